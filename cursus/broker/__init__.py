@@ -1,0 +1,1 @@
+"""The broker: runtime and operations on open storage."""

@@ -1,0 +1,1 @@
+"""Bytes to values and back, one module for each format. Pure: no files, no clock."""

@@ -1,0 +1,1 @@
+"""What recorded facts mean: judgement on read-only evidence, nothing written."""

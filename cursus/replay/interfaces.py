@@ -1,0 +1,193 @@
+"""What the replay is given: evidence, as an object.
+
+The replay never opens a file. Whoever calls it passes something that fits
+these protocols: ``cursus.evidence`` over a real directory, or a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cursus.findings import Finding
+from cursus.formats.record import Record
+from cursus.layout import FileKind
+
+EntryType = Literal["file", "directory", "symlink", "fifo", "socket", "device", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry below ``log_dir``, as ``lstat`` saw it; nothing is followed.
+
+    ``path`` is relative with ``/`` separators (``surrogateescape`` for bytes
+    that are not UTF-8). ``kind`` is what the *name* says, ``type`` what stands
+    there. ``topic``, ``partition``, ``base`` and ``number`` come from the name
+    where the pattern has them (``number``: size of a compaction marker).
+    """
+
+    path: str
+    kind: FileKind
+    type: EntryType
+    size: int
+    mtime_ns: int
+    mode: int
+    dev: int
+    ino: int
+    topic: str | None = None
+    partition: int | None = None
+    base: int | None = None
+    number: int | None = None
+
+
+class ByteSource(Protocol):
+    """An open file: positioned reads only. ``pread`` may return fewer bytes at the end."""
+
+    @property
+    def size(self) -> int: ...
+
+    def pread(self, length: int, position: int) -> bytes: ...
+
+
+class UnreadableError(OSError):
+    """The entry cannot be opened or read; ``finding`` is ready to be reported (decision 24)."""
+
+    def __init__(self, message: str, finding: Finding) -> None:
+        super().__init__(message)
+        self.finding = finding
+
+
+class Evidence(Protocol):
+    """A log directory, read-only."""
+
+    @property
+    def log_dir(self) -> str: ...
+
+    @property
+    def in_use(self) -> bool | None: ...
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Every entry below ``log_dir``, sorted by the bytes of ``path``."""
+
+    @property
+    def walk_findings(self) -> Sequence[Finding]:
+        """What the walk itself met: directories that cannot be listed, unknown files."""
+
+    def get(self, path: str) -> Entry | None: ...
+
+    def children(self, directory: str) -> Sequence[Entry]:
+        """Entries directly below ``directory`` (``""`` for ``log_dir``), sorted by name bytes."""
+
+    def read(self, path: str, limit: int) -> bytes:
+        """At most ``limit`` + 1 bytes of a regular file. Raises :class:`UnreadableError`."""
+
+    def open(self, path: str) -> OpenSource:
+        """Raises :class:`UnreadableError`."""
+
+    def scan(
+        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+    ) -> SegmentScan:
+        """Scan one segment from position 0 (segments.md sections 10, 11, 18)."""
+
+
+class OpenSource(ByteSource, Protocol):
+    def __enter__(self) -> OpenSource: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """One segment file and what its surroundings say about it.
+
+    ``gaps_allowed``: a valid compaction marker of the current size stands
+    beside it and it is not active. ``internal``: ``__consumer_offsets``.
+    """
+
+    path: str
+    topic: str
+    partition: int
+    base: int
+    size: int
+    active: bool
+    deleted: bool
+    gaps_allowed: bool
+    internal: bool
+    in_use: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRecord:
+    """A record at byte ``position`` (of its length prefix); ``length`` is that of the frame."""
+
+    position: int
+    length: int
+    record: Record
+
+
+class RecordBatch(Protocol):
+    """A run of consecutive records of one segment, in file order.
+
+    A scalar and a columnar scan both stand behind this. ``reachable`` is False
+    behind damage: such records are evidence, never state.
+    """
+
+    @property
+    def segment(self) -> SegmentRef: ...
+
+    @property
+    def reachable(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[ScannedRecord]: ...
+
+    def transactional(self) -> Iterable[ScannedRecord]:
+        """Records with a transactional id, state, marker or control type."""
+
+    def with_producer(self) -> Iterable[ScannedRecord]:
+        """Records with a producer id and a sequence above 0."""
+
+    def with_aggregate(self) -> Iterable[ScannedRecord]:
+        """Records with a key and an aggregate version above 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreachableRun:
+    """Complete frames found behind damage by resynchronising on ``CDM2``."""
+
+    position: int
+    length: int
+    records: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScan:
+    """What one scan found.
+
+    ``first_offset``/``last_offset`` are ``None`` without a decoded record and
+    cover the reachable records. ``end_position`` is the first byte that is not
+    part of a good frame (= size when ``end`` is ``clean``). ``end``:
+
+    ``clean``      every byte belongs to a good frame
+    ``torn``       honest torn tail of an active segment; a start cuts it (internal: refuses)
+    ``in_progress`` unfinished frame at the end of the active segment of a directory in use
+    ``damaged``    anything else; a start refuses
+    ``unreadable`` the file could not be read (finding ``file_unreadable``)
+
+    ``expected_next``: offset that the next record would have (base when empty).
+    """
+
+    segment: SegmentRef
+    end: Literal["clean", "torn", "in_progress", "damaged", "unreadable"]
+    end_position: int
+    first_offset: int | None
+    last_offset: int | None
+    record_count: int
+    expected_next: int
+    findings: tuple[Finding, ...]
+    unreachable: tuple[UnreachableRun, ...] = ()

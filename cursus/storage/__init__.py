@@ -1,0 +1,1 @@
+"""The storage engine, and the one door for durable writes."""

@@ -165,29 +165,360 @@ class FormatError(ValueError):
 # -- records and segments (segments.md) --------------------------------------
 _add(
     [
+        FindingCode(
+            "torn_record_length",
+            "warning",
+            "repairs",
+            2,
+            "The active segment ends in one to three bytes, too few for a length: an append was cut off.",
+            "Nothing: a start cuts these bytes; they were never acknowledged.",
+        ),
+        FindingCode(
+            "torn_record_body",
+            "warning",
+            "repairs",
+            2,
+            "The last frame runs past the end of the file: an append was cut off inside it.",
+            "Nothing: a start cuts the unfinished frame; it was never acknowledged. In a closed segment: keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "write_in_progress",
+            "info",
+            "ignores",
+            2,
+            "An unfinished frame stands at the end of an active segment while a broker uses the directory.",
+            "Look again, or stop the broker first: this is most likely an append that was being written.",
+        ),
+        FindingCode(
+            "corrupt_non_tail",
+            "error",
+            "refuses",
+            2,
+            "A frame runs past the end of the file, but complete frames stand behind it: this is damage, not a torn tail.",
+            "Keep the directory. Do not cut the file: the frames behind would be lost. Then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_length_corrupt",
+            "error",
+            "refuses",
+            2,
+            "The length prefix runs past the end of the file, but the record itself ends inside it.",
+            "Keep the directory; the record is whole and only its length is wrong. Then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_length_invalid",
+            "error",
+            "refuses",
+            2,
+            "A length of zero or above 64 MiB stands where a record should begin.",
+            "Look at the bytes with `inspect-db dump`; keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "unsupported_record_format",
+            "error",
+            "refuses",
+            2,
+            "A record does not start with CDM2: an older or newer build wrote it, or the bytes are damaged.",
+            "Clean bootstrap with the current broker; storage of other builds is not converted.",
+        ),
+        FindingCode(
+            "record_field_truncated",
+            "error",
+            "refuses",
+            2,
+            "A field runs past the end of its record.",
+            "Keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_partition_out_of_range",
+            "error",
+            "refuses",
+            2,
+            "A record carries a partition number above 2^31-1.",
+            "Keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_epoch_out_of_range",
+            "error",
+            "refuses",
+            2,
+            "A record carries a producer epoch above 2^63-1.",
+            "Keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_trailing_bytes",
+            "error",
+            "refuses",
+            2,
+            "Bytes are left over behind the last field of a record.",
+            "Keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_checksum_mismatch",
+            "error",
+            "refuses",
+            2,
+            "A record of a newer build does not match its CRC32C.",
+            "Keep the directory; this broker could not read the record in any case. Then clean bootstrap.",
+        ),
+        FindingCode(
+            "record_identity_mismatch",
+            "error",
+            "refuses",
+            2,
+            "A record carries another topic or partition than the file it stands in.",
+            "Find out how the file got here (a restore, a copy, a rename). Keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "segment_first_offset_mismatch",
+            "error",
+            "refuses",
+            2,
+            "The first record of a segment does not have the offset that the file name says.",
+            "Find out whether the file was renamed or exchanged. Keep the directory, then clean bootstrap.",
+            also_named=("record_offset_not_contiguous",),
+        ),
+        FindingCode(
+            "record_offset_not_contiguous",
+            "error",
+            "refuses",
+            2,
+            "An offset does not follow the one before it, and no compaction marker allows a gap.",
+            "Keep the directory (a compacted log needs its marker beside it), then clean bootstrap.",
+            also_named=("record_offset_not_increasing",),
+        ),
+        FindingCode(
+            "segment_offsets_overlap",
+            "error",
+            "data_missing",
+            2,
+            "A segment begins at an offset that the segment before it already holds.",
+            "Readers get the shared offsets twice. Find the segment that should not be there (a merge, a restore).",
+        ),
+        FindingCode(
+            "segment_offsets_gap",
+            "error",
+            "data_missing",
+            2,
+            "Offsets are missing between two segments.",
+            "Readers skip them without a word. If retention did not delete them, restore a complete backup.",
+        ),
+        FindingCode(
+            "compaction_marker_invalid",
+            "error",
+            "refuses",
+            2,
+            "A compaction marker of the current size is not a regular file with the right content.",
+            "Keep the directory; without its marker a compacted log cannot be trusted. Then clean bootstrap.",
+            also_named=("compaction_marker_not_regular", "compaction_marker_unreadable"),
+        ),
+        FindingCode(
+            "compaction_marker_stale",
+            "info",
+            "recovers",
+            2,
+            "A compaction marker belongs to another size of its log.",
+            "Nothing: a start removes it.",
+        ),
+        FindingCode(
+            "compaction_temp_leftover",
+            "info",
+            "recovers",
+            2,
+            "A compaction was cut off and left a temporary file.",
+            "Nothing: a start removes it; the log itself is intact.",
+        ),
+        FindingCode(
+            "deleted_segment_leftover",
+            "info",
+            "recovers",
+            2,
+            "A segment that retention took out of the log has not been removed yet.",
+            "Nothing: a start removes it. Never rename it back.",
+            also_named=("deleted_segment",),
+        ),
+        FindingCode(
+            "internal_deleted_segment",
+            "error",
+            "refuses",
+            3,
+            "A .deleted file stands in __consumer_offsets, where nothing of this era creates one.",
+            "Keep the directory and find out who put it there. Then clean bootstrap.",
+        ),
+        FindingCode(
+            "internal_metadata_tail_truncated",
+            "error",
+            "refuses",
+            3,
+            "The log of __consumer_offsets ends in an unfinished frame; a start does not cut it.",
+            "Everything acknowledged there was synced, so a cut may lose a commit. Keep the directory, then clean bootstrap.",
+        ),
+        FindingCode(
+            "index_entry_not_increasing",
+            "info",
+            "recovers",
+            2,
+            "An index entry does not ascend; it and all behind it are not used.",
+            "Nothing: the index is advisory, the log decides.",
+        ),
+        FindingCode(
+            "index_entry_beyond_log",
+            "info",
+            "recovers",
+            2,
+            "An index entry points behind the end of its log.",
+            "Nothing: the index is advisory, the log decides.",
+        ),
+        FindingCode(
+            "index_entry_mismatch",
+            "info",
+            "ignores",
+            2,
+            "An index entry points to no record, or to one with another offset.",
+            "Nothing: every entry is checked against the log before use.",
+        ),
+        FindingCode(
+            "index_stray_entry",
+            "info",
+            "recovers",
+            2,
+            "Bytes stand behind the end of the used part of an index.",
+            "Nothing: a start zeroes them.",
+        ),
+        FindingCode(
+            "index_size_unaligned",
+            "info",
+            "recovers",
+            2,
+            "The size of an index is not a multiple of 16 bytes.",
+            "Nothing: the rest is ignored.",
+        ),
+        FindingCode(
+            "index_missing",
+            "info",
+            "recovers",
+            2,
+            "A log has no index.",
+            "Nothing: a start creates an empty one; reads scan from the start of the segment.",
+        ),
+        FindingCode(
+            "index_without_log",
+            "info",
+            "ignores",
+            2,
+            "An index has no log.",
+            "Find out where the log went: an index is of no use without it.",
+        ),
+        FindingCode(
+            "encode_field_too_long",
+            "error",
+            "refuses",
+            None,
+            "A field is longer than its length prefix can say.",
+            "Shorten the value; nothing was written.",
+        ),
+        FindingCode(
+            "encode_partition_negative",
+            "error",
+            "refuses",
+            None,
+            "A record with a negative partition cannot be encoded.",
+            "Correct the caller; nothing was written.",
+        ),
+        FindingCode(
+            "encode_epoch_negative",
+            "error",
+            "refuses",
+            None,
+            "A record with a negative epoch cannot be encoded.",
+            "Correct the caller; nothing was written.",
+        ),
+        FindingCode(
+            "record_too_large",
+            "error",
+            "refuses",
+            None,
+            "A record is over 64 MiB.",
+            "Split the value; nothing was written.",
+        ),
     ]
 )
 
 # -- manifest, topics, directories, archive (manifest.md) --------------------
-_add(
-    [
-    ]
-)
+_add([])
 
 # -- consumer metadata (consumer-metadata.md) --------------------------------
-_add(
-    [
-    ]
-)
+_add([])
 
 # -- journal, transactions, checkpoints, aggregates (journal.md) -------------
-_add(
-    [
-    ]
-)
+_add([])
 
 # -- entries of the directory, reading, use (journal.md section 8, README) ---
 _add(
     [
+        FindingCode(
+            "unknown_file",
+            "info",
+            "ignores",
+            None,
+            "A name that belongs to nothing a broker writes.",
+            "Nothing: a broker takes no notice of it.",
+        ),
+        FindingCode(
+            "file_unreadable",
+            "error",
+            "refuses",
+            None,
+            "An entry cannot be opened or read.",
+            "Run the inspector as the account of the broker; on an I/O error look at the device before anything else.",
+        ),
+        FindingCode(
+            "file_changed_while_reading",
+            "error",
+            "unknown",
+            None,
+            "A file changed while it was being read; what was read does not belong to one moment.",
+            "Stop the broker, or inspect a snapshot, and look again.",
+        ),
+        FindingCode(
+            "stale_temporary_file",
+            "info",
+            "ignores",
+            None,
+            "A temporary file of a write that was cut off.",
+            "Nothing: it is never read and is overwritten by the next write.",
+        ),
+        FindingCode(
+            "older_storage",
+            "info",
+            "ignores",
+            None,
+            "A file of an older build; nothing reads it any more.",
+            "Nothing to do for a start; it hints at where the storage comes from.",
+        ),
+        FindingCode(
+            "obsolete_migration_file",
+            "info",
+            "ignores",
+            None,
+            "The migration authority of the August builds; it is not recognised any more.",
+            "It authorises nothing. Old offsets come along by no way; clean bootstrap.",
+        ),
+        FindingCode(
+            "newer_storage",
+            "info",
+            "ignores",
+            None,
+            "A file that only later or distributed builds write.",
+            "Check which build wrote this directory before starting this one.",
+        ),
+        FindingCode(
+            "storage_in_use",
+            "info",
+            "ignores",
+            None,
+            "A broker holds the lock of this directory.",
+            "What is being written can look unfinished; stop the broker for a final word.",
+        ),
     ]
 )

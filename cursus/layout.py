@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 INTERNAL_TOPIC: Final = "__consumer_offsets"
@@ -27,7 +27,7 @@ MAX_PARTITION: Final = 2**31 - 1
 MAX_OFFSET: Final = 2**64 - 1
 
 
-class FileClass(str, Enum):
+class FileClass(StrEnum):
     """May it be lost? ``authoritative`` no; ``derived`` is rebuilt; see journal.md section 8."""
 
     AUTHORITATIVE = "authoritative"
@@ -38,7 +38,7 @@ class FileClass(str, Enum):
     FOREIGN = "foreign"  # older or newer storage, other owners, unknown names
 
 
-class FileKind(str, Enum):
+class FileKind(StrEnum):
     """What a name says."""
 
     LOG_DIR_LOCK = "log_dir_lock"

@@ -48,6 +48,7 @@ Source: segments.md sections 1, 3, 4, 19, 20.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -68,6 +69,23 @@ Generation = Literal["CDM2", "CDM3", "CDM4", "CDM5", "unversioned"]
 
 _TRANSACTION = ("transactional_id", "transaction_state", "transaction_marker")
 _CONTROL_DATA = ("control_key", "control_value")
+
+#: Shape of the fields behind the magic: (width of a length prefix, fixed size, highest value).
+_SHAPE: Final = (
+    (2, 0, 0),  # topic
+    (0, 4, MAX_PARTITION),
+    (0, 8, 0),  # offset
+    (2, 0, 0),  # producer_id
+    (0, 8, 0),  # sequence
+    (0, 8, MAX_EPOCH),
+    (4, 0, 0),  # payload
+    (2, 0, 0),  # event_type
+    (0, 12, 0),  # schema_version, aggregate_version
+    *((2, 0, 0),) * 6,  # metadata, key, transactional id, state, marker, control type
+    (0, 10, 0),  # control_version, control_coordinator_epoch
+    (2, 0, 0),  # control_key
+    (2, 0, 0),  # control_value
+)
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
@@ -442,23 +460,30 @@ def _decode_slow(data: bytes) -> Record:
     return record
 
 
-def fields_end(data: bytes) -> int | None:
-    """Where the fields of a ``CDM2`` record end by their own lengths.
+def record_length(read: Callable[[int, int], bytes], start: int, end: int) -> int | None:
+    """Length of the ``CDM2`` record at ``start`` by its own field lengths.
 
-    ``data`` starts at the magic and may be cut anywhere. Returns the number of
-    bytes that the record occupies, or ``None`` when its fields run past the end
-    of ``data`` or it does not start with ``CDM2``. Rule B0 of segments.md
-    section 10 uses this to tell a torn frame from a corrupt length prefix.
+    ``read(position, length)`` gives bytes of the file; only lengths and fixed
+    fields are read, values are stepped over. Returns ``None`` when the bytes do
+    not start with ``CDM2``, when a field runs past ``end``, or when partition
+    or epoch is out of range. Rule B0 of segments.md section 10 uses this to
+    tell a torn frame from a corrupt length prefix.
     """
-    if data[:4] != MAGIC:
+    if end - start < 4 or read(start, 4) != MAGIC:
         return None
-    walker = _Walker(data, 4)
-    try:
-        walker.record()
-    except FormatError as error:
-        # A value out of range says nothing about where the record ends.
-        return None if error.code == "record_field_truncated" else walker.position
-    return walker.position
+    at = start + 4
+    for width, fixed, limit in _SHAPE:
+        if at + width + (0 if width else fixed) > end:
+            return None
+        if width:
+            at += width + int.from_bytes(read(at, width), "big")
+        else:
+            if limit and int.from_bytes(read(at, fixed), "big") > limit:
+                return None
+            at += fixed
+        if at > end:
+            return None
+    return at - start
 
 
 def decode_any(data: bytes, topic: bytes, partition: int) -> ForeignRecord:

@@ -85,9 +85,141 @@ class Name:
     number: int | None = None
 
 
-#: A number in a name is judged by its length before it is converted (decision 31).
-_NUMBER = r"(?:0|[1-9][0-9]*)"
-_CANONICAL_LOG = re.compile(rf"partition_({_NUMBER})_segment_([0-9]{{20}})\.log(\.deleted)?")
+#: Explicit ASCII digits: ``\d`` and ``int()`` accept more than a name may hold.
+_N = "(0|[1-9][0-9]*)"
+_BASE = "([0-9]{20})"
+_SEGMENT = f"partition_{_N}_segment_{_BASE}"
+
+_IN_LOG_DIR: Final = {
+    LOG_DIR_LOCK: FileKind.LOG_DIR_LOCK,
+    MANIFEST: FileKind.TOPIC_MANIFEST,
+    MANIFEST_TEMP: FileKind.TOPIC_MANIFEST_TEMP,
+    JOURNAL: FileKind.JOURNAL,
+    JOURNAL_MANIFEST: FileKind.JOURNAL_MANIFEST,
+    "__consumer_metadata_migration.json": FileKind.MIGRATION_AUTHORITY,
+}
+_IN_LOG_DIR_PATTERNS: Final = (
+    (re.compile(re.escape(JOURNAL) + r"\.compact-[0-9]+"), FileKind.JOURNAL_COMPACTION_TEMP),
+    (re.compile(r"\.topic-metadata-migration-.*"), FileKind.MANIFEST_MIGRATION_TEMP),
+)
+#: Groups: partition, base, number of a compaction marker (as far as the pattern has them).
+_IN_TOPIC: Final = (
+    (re.compile(rf"{_SEGMENT}\.log"), FileKind.SEGMENT_LOG),
+    (re.compile(rf"{_SEGMENT}\.index"), FileKind.SEGMENT_INDEX),
+    (re.compile(rf"{_SEGMENT}\.log\.compacted-{_N}"), FileKind.COMPACTION_MARKER),
+    (re.compile(rf"{_SEGMENT}\.log\.deleted"), FileKind.DELETED_LOG),
+    (re.compile(rf"{_SEGMENT}\.index\.deleted"), FileKind.DELETED_INDEX),
+    (
+        re.compile(rf"{_SEGMENT}\.(?:log|index|log\.compacted-[0-9]+)\.compacting"),
+        FileKind.COMPACTION_TEMP,
+    ),
+    (re.compile(rf"partition_{_N}\.hwm"), FileKind.HWM),
+    (re.compile(rf"partition_{_N}\.hwm\.tmp"), FileKind.HWM_TEMP),
+    (re.compile(rf"partition_{_N}\.producers"), FileKind.PRODUCERS),
+    (re.compile(rf"partition_{_N}\.producers\.tmp"), FileKind.PRODUCERS_TEMP),
+    (re.compile(rf"partition_{_N}\.lock"), FileKind.PARTITION_LOCK),
+    (re.compile(re.escape(LIFECYCLE_EPOCH)), FileKind.LIFECYCLE_EPOCH),
+    (re.compile(re.escape(LIFECYCLE_EPOCH_TEMP)), FileKind.LIFECYCLE_EPOCH_TEMP),
+    (re.compile(rf"partition_{_N}_compacted_range\.pending"), FileKind.COMPACTED_RANGE),
+    (re.compile(rf"{_SEGMENT}\..*\.range\.compacting"), FileKind.COMPACTED_RANGE),
+    (re.compile(r"partition_.*\.log(?:\.deleted)?", re.DOTALL), FileKind.NONCANONICAL_LOG),
+)
+_PARTITION_DIRECTORY: Final = re.compile(f"partition_{_N}")
+_IN_PARTITION_DIRECTORY: Final = (
+    ("stream.idx", FileKind.AGGREGATE_INDEX),
+    ("stream_keys.dat", FileKind.AGGREGATE_KEYS),
+    ("snapshots.dat", FileKind.AGGREGATE_SNAPSHOTS),
+)
+
+_CLASS: Final = {
+    FileKind.LOG_DIR_LOCK: FileClass.LOCK,
+    FileKind.PARTITION_LOCK: FileClass.LOCK,
+    FileKind.TOPIC_MANIFEST: FileClass.AUTHORITATIVE,
+    FileKind.JOURNAL: FileClass.AUTHORITATIVE,
+    FileKind.TOPIC_DIRECTORY: FileClass.AUTHORITATIVE,
+    FileKind.SEGMENT_LOG: FileClass.AUTHORITATIVE,
+    FileKind.NONCANONICAL_LOG: FileClass.AUTHORITATIVE,
+    FileKind.COMPACTION_MARKER: FileClass.AUTHORITATIVE,
+    FileKind.LIFECYCLE_EPOCH: FileClass.AUTHORITATIVE,
+    FileKind.SEGMENT_INDEX: FileClass.DERIVED,
+    FileKind.JOURNAL_MANIFEST: FileClass.DERIVED,
+    FileKind.HWM: FileClass.DERIVED,
+    FileKind.PRODUCERS: FileClass.DERIVED,
+    FileKind.AGGREGATE_DIRECTORY: FileClass.DERIVED,
+    FileKind.AGGREGATE_INDEX: FileClass.DERIVED,
+    FileKind.AGGREGATE_KEYS: FileClass.DERIVED,
+    FileKind.AGGREGATE_SNAPSHOTS: FileClass.CLIENT_DATA,
+    FileKind.TOPIC_MANIFEST_TEMP: FileClass.TEMPORARY,
+    FileKind.JOURNAL_COMPACTION_TEMP: FileClass.TEMPORARY,
+    FileKind.COMPACTION_TEMP: FileClass.TEMPORARY,
+    FileKind.DELETED_LOG: FileClass.TEMPORARY,
+    FileKind.DELETED_INDEX: FileClass.TEMPORARY,
+    FileKind.HWM_TEMP: FileClass.TEMPORARY,
+    FileKind.PRODUCERS_TEMP: FileClass.TEMPORARY,
+    FileKind.LIFECYCLE_EPOCH_TEMP: FileClass.TEMPORARY,
+}
+
+
+def file_class(kind: FileKind) -> FileClass:
+    """May a file of this kind be lost?"""
+    return _CLASS.get(kind, FileClass.FOREIGN)
+
+
+_TOPIC_NAME: Final = re.compile("[A-Za-z0-9._=-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """The name rules of manifest.md section 2.1."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def classify(parts: tuple[str, ...], *, directory: bool) -> Name:
+    """What the path below ``log_dir`` with these components is called."""
+    if parts[0] == RAFT:
+        return Name(FileKind.RAFT_DIRECTORY if len(parts) == 1 else FileKind.RAFT_FILE)
+    if len(parts) == 1:
+        return _in_log_dir(parts[0], directory=directory)
+    topic = parts[0]
+    if is_topic_name(topic):
+        if len(parts) == 2:
+            return _in_topic(topic, parts[1], directory=directory)
+        if len(parts) == 3:
+            return _in_partition_directory(topic, parts[1], parts[2])
+    return Name(FileKind.UNKNOWN)
+
+
+def _in_log_dir(name: str, *, directory: bool) -> Name:
+    if name in _IN_LOG_DIR:
+        return Name(_IN_LOG_DIR[name])
+    for pattern, kind in _IN_LOG_DIR_PATTERNS:
+        if pattern.fullmatch(name) and not directory:
+            return Name(kind)
+    if directory and is_topic_name(name):
+        return Name(FileKind.TOPIC_DIRECTORY, topic=name)
+    return Name(FileKind.UNKNOWN)
+
+
+def _in_topic(topic: str, name: str, *, directory: bool) -> Name:
+    if directory and (match := _PARTITION_DIRECTORY.fullmatch(name)):
+        return Name(FileKind.AGGREGATE_DIRECTORY, topic, int(match[1]))
+    for pattern, kind in _IN_TOPIC:
+        match = pattern.fullmatch(name)
+        if match:
+            numbers = [int(group) for group in match.groups()]
+            return Name(kind, topic, *numbers)
+    return Name(FileKind.UNKNOWN, topic)
+
+
+def _in_partition_directory(topic: str, directory: str, name: str) -> Name:
+    match = _PARTITION_DIRECTORY.fullmatch(directory)
+    if match:
+        for suffix, kind in _IN_PARTITION_DIRECTORY:
+            if name == f"{directory}_{suffix}":
+                return Name(kind, topic, int(match[1]))
+    return Name(FileKind.UNKNOWN, topic)
+
+
+# -- building names ------------------------------------------------------------
 
 
 def segment_log(partition: int, base: int) -> str:
@@ -98,3 +230,56 @@ def segment_log(partition: int, base: int) -> str:
 def segment_index(partition: int, base: int) -> str:
     """Name of the sparse offset index beside :func:`segment_log`."""
     return f"partition_{partition}_segment_{base:020d}.index"
+
+
+def compaction_marker(log_name: str, size: int) -> str:
+    """Name of the marker that proves a compacted log of ``size`` bytes."""
+    return f"{log_name}.compacted-{size}"
+
+
+def deleted(name: str) -> str:
+    """Name that retention gives to a log or index before it is unlinked."""
+    return f"{name}.deleted"
+
+
+def compacting(name: str) -> str:
+    """Name of an unfinished compaction output."""
+    return f"{name}.compacting"
+
+
+def hwm(partition: int) -> str:
+    """Name of a high-watermark checkpoint inside its topic directory."""
+    return f"partition_{partition}.hwm"
+
+
+def producers(partition: int) -> str:
+    """Name of a producer checkpoint inside its topic directory."""
+    return f"partition_{partition}.producers"
+
+
+def partition_lock(partition: int) -> str:
+    """Name of a partition's lock file inside its topic directory."""
+    return f"partition_{partition}.lock"
+
+
+def temporary(name: str) -> str:
+    """Name of the file that replaces ``name`` in one rename."""
+    return f"{name}.tmp"
+
+
+def journal_compaction(number: int) -> str:
+    """Name of the file that replaces the journal when it is compacted."""
+    return f"{JOURNAL}.compact-{number}"
+
+
+def aggregate_directory(partition: int) -> str:
+    """Name of the directory of aggregate files inside a topic directory."""
+    return f"partition_{partition}"
+
+
+def aggregate_file(partition: int, kind: FileKind) -> str:
+    """Name of an aggregate file inside :func:`aggregate_directory`."""
+    for suffix, candidate in _IN_PARTITION_DIRECTORY:
+        if candidate is kind:
+            return f"partition_{partition}_{suffix}"
+    raise ValueError(f"{kind} is not an aggregate file")

@@ -1,0 +1,397 @@
+"""The one door for evidence: walk a log directory and read it without touching it.
+
+Directories are opened component by component from the log directory with
+``openat`` and ``O_NOFOLLOW``; nothing is followed, created, locked, renamed or
+touched. A file is looked at (``lstat``) before it is opened, opened without
+blocking, and looked at again (``fstat``) afterwards: a pipe never hangs the
+walk, and a file that was exchanged in between is a finding. ``O_NOATIME`` is
+used where the kernel permits it.
+
+Source: README.md decisions 15 and 24; journal.md section 8.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final
+
+from cursus import layout
+from cursus.evidence.segment_scan import scan_segment
+from cursus.findings import Effect, Finding, finding
+from cursus.layout import FileClass, FileKind
+from cursus.replay.interfaces import (
+    Entry,
+    EntryType,
+    RecordBatch,
+    SegmentRef,
+    SegmentScan,
+    UnreadableError,
+)
+
+#: Unknown directories are listed down to this depth; nothing of a broker stands deeper than 3.
+MAX_DEPTH: Final = 16
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_NOATIME: Final = getattr(os, "O_NOATIME", 0)
+#: Inode of the first PID namespace (linux/proc_ns.h); elsewhere foreign locks are not listed.
+_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
+
+_NOT_PERMITTED = {errno.EACCES, errno.EPERM}
+
+
+class LogDirectoryError(Exception):
+    """The log directory itself cannot be examined.
+
+    ``code``: ``log_dir_blank``, ``log_dir_unreadable`` or
+    ``log_dir_not_real_directory`` (manifest.md section 3.2).
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EvidenceFile:
+    """An open regular file; positioned reads only. ``size`` is that of the moment it was opened."""
+
+    __slots__ = ("_fd", "size")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = fd
+        self.size = size
+
+    def pread(self, length: int, position: int) -> bytes:
+        """At most ``length`` bytes at ``position``; fewer only at the end of the file."""
+        return os.pread(self._fd, length, position)
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> EvidenceFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _entry_type(mode: int) -> EntryType:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    if stat.S_ISLNK(mode):
+        return "symlink"
+    if stat.S_ISFIFO(mode):
+        return "fifo"
+    if stat.S_ISSOCK(mode):
+        return "socket"
+    return "device"
+
+
+def _open(name: str, flags: int, dir_fd: int | None) -> int:
+    """``openat`` that leaves the access time alone where the kernel permits it."""
+    try:
+        return os.open(name, flags | _NOATIME, dir_fd=dir_fd)
+    except PermissionError as error:
+        if error.errno != errno.EPERM:
+            raise
+    # O_NOATIME is for the owner of the file only.
+    return os.open(name, flags, dir_fd=dir_fd)
+
+
+def unreadable(path: str, error: OSError, kind: FileKind | None = None) -> Finding:
+    """``file_unreadable`` with the effect of decision 24."""
+    reason = error.strerror or str(error)
+    effect: Effect = "refuses"
+    if error.errno in _NOT_PERMITTED:
+        effect = "unknown"
+    elif kind is not None and layout.file_class(kind) is not FileClass.AUTHORITATIVE:
+        effect = "recovers"
+    severity = "error" if effect in {"refuses", "unknown"} else "info"
+    return finding(
+        "file_unreadable",
+        path,
+        message=f"cannot be read: {reason}",
+        effect=effect,
+        severity="error" if severity == "error" else "info",
+        errno=errno.errorcode.get(error.errno or 0, str(error.errno)),
+    )
+
+
+class LogDirectory:
+    """A log directory as evidence (fits ``cursus.replay.interfaces.Evidence``)."""
+
+    def __init__(self, log_dir: str, fd: int) -> None:
+        self.log_dir = log_dir
+        self._fd = fd
+        self._by_path: dict[str, Entry] = {}
+        self._children: dict[str, list[Entry]] = {"": []}
+        self._findings: list[Finding] = []
+        self._open_directory: tuple[str, int] | None = None
+        self._walk()
+        self.entries: Sequence[Entry] = sorted(
+            self._by_path.values(), key=lambda entry: os.fsencode(entry.path)
+        )
+        for children in self._children.values():
+            children.sort(key=lambda entry: os.fsencode(entry.path))
+        self.in_use: bool | None = self._look_for_lock()
+
+    @classmethod
+    def at(cls, log_dir: str) -> LogDirectory:
+        """Open and walk ``log_dir``. Raises :class:`LogDirectoryError`."""
+        if not log_dir.strip():
+            raise LogDirectoryError("log_dir_blank", "the log directory is not given")
+        path = os.path.abspath(log_dir)
+        try:
+            found = os.lstat(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise LogDirectoryError("log_dir_unreadable", f"{path}: {reason}") from None
+        if not stat.S_ISDIR(found.st_mode):
+            what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
+            raise LogDirectoryError("log_dir_not_real_directory", f"{path} is {what}")
+        try:
+            fd = _open(path, _DIRECTORY_FLAGS, None)
+        except OSError as error:
+            raise LogDirectoryError(
+                "log_dir_unreadable", f"{path}: {error.strerror or error}"
+            ) from None
+        try:
+            os.listdir(fd)
+            return cls(path, fd)
+        except OSError as error:
+            os.close(fd)
+            raise LogDirectoryError(
+                "log_dir_unreadable", f"{path}: {error.strerror or error}"
+            ) from None
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def close(self) -> None:
+        """Close the descriptors of the walk; a second call does nothing."""
+        self._drop_directory()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LogDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- walking ---------------------------------------------------------------
+
+    def _walk(self) -> None:
+        waiting: list[tuple[str, ...]] = [()]
+        while waiting:
+            parts = waiting.pop()
+            path = "/".join(parts)
+            try:
+                fd = self._directory(parts)
+            except OSError as error:
+                self._findings.append(unreadable(path, error, self._kind_of(path)))
+                continue
+            try:
+                names = os.listdir(fd)
+            except OSError as error:
+                self._findings.append(unreadable(path, error, self._kind_of(path)))
+                continue
+            self._children.setdefault(path, [])
+            for name in names:
+                entry = self._look(fd, (*parts, name))
+                if entry is None:
+                    continue
+                self._by_path[entry.path] = entry
+                self._children[path].append(entry)
+                if entry.type == "directory":
+                    if len(parts) + 1 < MAX_DEPTH:
+                        waiting.append((*parts, name))
+                    else:
+                        self._findings.append(
+                            finding(
+                                "unknown_file",
+                                entry.path,
+                                message=f"directory at depth {MAX_DEPTH}; not examined further",
+                            )
+                        )
+        self._drop_directory()
+
+    def _look(self, directory: int, parts: tuple[str, ...]) -> Entry | None:
+        path = "/".join(parts)
+        try:
+            found = os.lstat(parts[-1], dir_fd=directory)
+        except FileNotFoundError:
+            return None  # removed between listing and looking: it was not there
+        except OSError as error:
+            self._findings.append(unreadable(path, error))
+            return None
+        kind = _entry_type(found.st_mode)
+        name = layout.classify(parts, directory=kind == "directory")
+        return Entry(
+            path=path,
+            kind=name.kind,
+            type=kind,
+            size=found.st_size,
+            mtime_ns=found.st_mtime_ns,
+            mode=stat.S_IMODE(found.st_mode),
+            dev=found.st_dev,
+            ino=found.st_ino,
+            topic=name.topic,
+            partition=name.partition,
+            base=name.base,
+            number=name.number,
+        )
+
+    def _kind_of(self, path: str) -> FileKind | None:
+        entry = self._by_path.get(path)
+        return entry.kind if entry else None
+
+    def _directory(self, parts: tuple[str, ...]) -> int:
+        """Descriptor of a directory below the log directory, opened step by step.
+
+        The last one is kept, since files are read directory by directory.
+        """
+        if not parts:
+            return self._fd
+        path = "/".join(parts)
+        if self._open_directory is not None and self._open_directory[0] == path:
+            return self._open_directory[1]
+        fd = self._fd
+        for part in parts:
+            try:
+                inner = _open(part, _DIRECTORY_FLAGS, fd)
+            finally:
+                if fd != self._fd:
+                    os.close(fd)
+            fd = inner
+        self._drop_directory()
+        self._open_directory = (path, fd)
+        return fd
+
+    def _drop_directory(self) -> None:
+        if self._open_directory is not None:
+            os.close(self._open_directory[1])
+            self._open_directory = None
+
+    # -- reading ---------------------------------------------------------------
+
+    @property
+    def walk_findings(self) -> Sequence[Finding]:
+        """Directories and entries that the walk could not look at."""
+        return tuple(self._findings)
+
+    def get(self, path: str) -> Entry | None:
+        """The entry of this path, as the walk saw it."""
+        return self._by_path.get(path)
+
+    def children(self, directory: str) -> Sequence[Entry]:
+        """Entries directly below ``directory``, sorted by name bytes; none if not listed."""
+        return self._children.get(directory, [])
+
+    def listed(self, directory: str) -> bool:
+        """Could this directory be listed?"""
+        return directory in self._children
+
+    def open(self, path: str) -> EvidenceFile:
+        """Open a regular file of the walk for positioned reads.
+
+        Raises :class:`UnreadableError` when it is gone, not regular, exchanged
+        since the walk, or not readable.
+        """
+        entry = self._by_path.get(path)
+        kind = entry.kind if entry else None
+        parts = tuple(path.split("/"))
+        try:
+            directory = self._directory(parts[:-1])
+            before = os.lstat(parts[-1], dir_fd=directory)
+            if not stat.S_ISREG(before.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            fd = _open(parts[-1], _FILE_FLAGS, directory)
+        except OSError as error:
+            raise UnreadableError(str(error), unreadable(path, error, kind)) from None
+        after = os.fstat(fd)
+        expected = (entry.dev, entry.ino) if entry else (before.st_dev, before.st_ino)
+        if (after.st_dev, after.st_ino) != expected:
+            os.close(fd)
+            message = "was replaced by another file while the directory was being read"
+            raise UnreadableError(
+                message, finding("file_changed_while_reading", path, message=message)
+            )
+        return EvidenceFile(fd, after.st_size)
+
+    def read(self, path: str, limit: int) -> bytes:
+        """At most ``limit`` + 1 bytes from the start of a regular file.
+
+        Raises :class:`UnreadableError`.
+        """
+        with self.open(path) as source:
+            parts: list[bytes] = []
+            position = 0
+            want = min(limit + 1, source.size)
+            try:
+                while position < want:
+                    data = source.pread(min(want - position, 1 << 20), position)
+                    if not data:
+                        break
+                    parts.append(data)
+                    position += len(data)
+            except OSError as error:
+                raise UnreadableError(
+                    str(error), unreadable(path, error, self._kind_of(path))
+                ) from None
+        return b"".join(parts)
+
+    def scan(
+        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+    ) -> SegmentScan:
+        """Scan one segment; a file that cannot be opened gives ``end`` = ``unreadable``."""
+        try:
+            source = self.open(segment.path)
+        except UnreadableError as error:
+            return SegmentScan(
+                segment=segment,
+                end="unreadable",
+                end_position=0,
+                first_offset=None,
+                last_offset=None,
+                record_count=0,
+                expected_next=segment.base,
+                findings=(replace(error.finding, step=3 if segment.internal else 2),),
+            )
+        with source:
+            return scan_segment(source, segment, visit)
+
+    # -- is a broker using it? -------------------------------------------------
+
+    def _look_for_lock(self) -> bool | None:
+        entry = self._by_path.get(layout.LOG_DIR_LOCK)
+        if entry is None or entry.type != "file":
+            return False
+        wanted = f"{os.major(entry.dev):02x}:{os.minor(entry.dev):02x}:{entry.ino}"
+        try:
+            with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+                lines = locks.read().splitlines()
+            namespace = os.stat("/proc/self/ns/pid").st_ino
+        except OSError:
+            return None
+        for line in lines:
+            # "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF"; a waiter has "->" in front.
+            fields = line.replace("->", " ").split()
+            if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == wanted:
+                return True
+        return False if namespace == _INITIAL_PID_NAMESPACE else None

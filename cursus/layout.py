@@ -9,7 +9,7 @@ Source: journal.md section 8, segments.md section 2, manifest.md section 1.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -175,11 +175,15 @@ def is_topic_name(name: str) -> bool:
 
 def classify(parts: tuple[str, ...], *, directory: bool) -> Name:
     """What the path below ``log_dir`` with these components is called."""
-    if parts[0] == RAFT:
-        return Name(FileKind.RAFT_DIRECTORY if len(parts) == 1 else FileKind.RAFT_FILE)
     if len(parts) == 1:
         return _in_log_dir(parts[0], directory=directory)
     topic = parts[0]
+    if topic == RAFT:
+        # A topic may bear this name: its logs are topic logs, all else is a cluster's.
+        name = classify(("topic", *parts[1:]), directory=directory)
+        if name.kind is FileKind.UNKNOWN:
+            return Name(FileKind.RAFT_FILE)
+        return replace(name, topic=RAFT)
     if is_topic_name(topic):
         if len(parts) == 2:
             return _in_topic(topic, parts[1], directory=directory)
@@ -189,6 +193,8 @@ def classify(parts: tuple[str, ...], *, directory: bool) -> Name:
 
 
 def _in_log_dir(name: str, *, directory: bool) -> Name:
+    if name == RAFT:
+        return Name(FileKind.RAFT_DIRECTORY, topic=RAFT)
     if name in _IN_LOG_DIR:
         return Name(_IN_LOG_DIR[name])
     for pattern, kind in _IN_LOG_DIR_PATTERNS:

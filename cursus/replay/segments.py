@@ -1,0 +1,447 @@
+"""The log of one partition: its segments, what stands between them, its indexes and markers.
+
+A scan judges one file. This module puts the files of a partition together: it
+decides which closed segments may have gaps (a compaction marker of the current
+size, with the right content, on a segment that is not active), has every
+segment scanned once, and looks at the seams. Index entries are checked against
+the records as the scan meets them, so no file is read twice.
+
+Gaps and overlaps between segments lose or repeat data but do not stop a broker
+in application topics; in ``__consumer_offsets`` they refuse.
+
+Source: segments.md sections 5, 9, 11, 12, 18; README.md decisions 5, 22, 27, 28.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cursus.findings import Finding, Lost, Step, finding
+from cursus.formats import compaction_marker, offset_index
+from cursus.layout import FileKind
+from cursus.replay.interfaces import (
+    Entry,
+    Evidence,
+    RecordBatch,
+    SegmentRef,
+    SegmentScan,
+    UnreadableError,
+)
+
+Visit = Callable[[RecordBatch], None]
+
+#: An index larger than this is looked at up to here only (65,536 times the default interval).
+MAX_INDEX_BYTES: Final = 64 << 20
+MAX_INDEX_FINDINGS: Final = 100
+
+
+@dataclass(slots=True)
+class PartitionFiles:
+    """Entries of one partition by what they are; every list ascends by base."""
+
+    logs: list[Entry] = field(default_factory=list)
+    deleted: list[Entry] = field(default_factory=list)
+    indexes: dict[int, Entry] = field(default_factory=dict)
+    markers: list[Entry] = field(default_factory=list)
+    leftovers: list[Entry] = field(default_factory=list)
+    others: list[Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """What the files of one partition say together.
+
+    ``log_start``: base of the lowest live segment (the broker's). ``first_offset``:
+    first record found, ``None`` without one. ``log_end``: last offset + 1 (the
+    inspector's; base of an empty log). ``next_offset``: what the broker would
+    give the next record after its recovery. ``cut``: byte position to which the
+    active log would be cut, ``None`` without a torn tail. ``readable``: False
+    when some segment could not be read, so that counts and ends are not known.
+    """
+
+    topic: str
+    partition: int
+    internal: bool
+    log_start: int
+    first_offset: int | None
+    log_end: int
+    next_offset: int
+    record_count: int
+    segments: tuple[SegmentScan, ...]
+    deleted: tuple[SegmentScan, ...]
+    findings: tuple[Finding, ...]
+    cut: tuple[str, int, int] | None
+    readable: bool
+    damaged: bool
+
+    @property
+    def active(self) -> SegmentScan | None:
+        """The active segment, ``None`` where no live log is left."""
+        return self.segments[-1] if self.segments else None
+
+
+def judge_partition(
+    evidence: Evidence,
+    topic: str,
+    partition: int,
+    files: PartitionFiles,
+    *,
+    internal: bool,
+    visit: Visit | None = None,
+) -> PartitionLog:
+    """Scan every segment of a partition once and judge them together."""
+    found: list[Finding] = []
+    step: Step = 3 if internal else 2
+    found.extend(_leftovers(files, internal))
+    proven, marker_findings = _markers(evidence, files, step)
+    found.extend(marker_findings)
+    scans: list[SegmentScan] = []
+    for number, entry in enumerate(files.logs):
+        active = number == len(files.logs) - 1
+        ref = _ref(evidence, entry, topic, partition, internal=internal, active=active)
+        ref = _with_gaps(ref, entry.path in proven and not active)
+        index = _load_index(evidence, files.indexes.get(entry.base or 0), active=active, step=step)
+        scan = evidence.scan(ref, _both(index.visit if index else None, visit))
+        scans.append(scan)
+        found.extend(scan.findings)
+        if index is None:
+            found.append(finding("index_missing", entry.path, step=step))
+        else:
+            found.extend(index.close(scan.end_position))
+    live = {entry.base for entry in files.logs}
+    found.extend(
+        finding("index_without_log", entry.path, step=step)
+        for base, entry in sorted(files.indexes.items())
+        if base not in live
+    )
+    found.extend(_seams(scans, internal))
+    gone = []
+    for entry in files.deleted:
+        ref = _ref(evidence, entry, topic, partition, internal=internal, active=False)
+        scan = evidence.scan(ref, visit)
+        gone.append(scan)
+        found.extend(scan.findings)
+    return _together(topic, partition, internal, scans, gone, found)
+
+
+def _ref(
+    evidence: Evidence, entry: Entry, topic: str, partition: int, *, internal: bool, active: bool
+) -> SegmentRef:
+    return SegmentRef(
+        path=entry.path,
+        topic=topic,
+        partition=partition,
+        base=entry.base or 0,
+        size=entry.size,
+        active=active,
+        deleted=entry.kind is FileKind.DELETED_LOG,
+        gaps_allowed=False,
+        internal=internal,
+        in_use=evidence.in_use,
+    )
+
+
+def _with_gaps(ref: SegmentRef, allowed: bool) -> SegmentRef:
+    if not allowed:
+        return ref
+    return SegmentRef(
+        ref.path,
+        ref.topic,
+        ref.partition,
+        ref.base,
+        ref.size,
+        ref.active,
+        ref.deleted,
+        True,
+        ref.internal,
+        ref.in_use,
+    )
+
+
+def _both(first: Visit | None, second: Visit | None) -> Visit | None:
+    if first is None or second is None:
+        return first or second
+
+    def visit(batch: RecordBatch) -> None:
+        first(batch)
+        second(batch)
+
+    return visit
+
+
+def _leftovers(files: PartitionFiles, internal: bool) -> Iterable[Finding]:
+    for entry in files.leftovers:
+        if entry.kind is FileKind.COMPACTION_TEMP:
+            yield finding("compaction_temp_leftover", entry.path, step=3 if internal else 2)
+        elif internal:
+            yield finding("internal_deleted_segment", entry.path)
+        else:
+            yield finding("deleted_segment_leftover", entry.path)
+
+
+def _markers(
+    evidence: Evidence, files: PartitionFiles, step: Step
+) -> tuple[set[str], list[Finding]]:
+    """Paths of the logs whose marker proves that they may have gaps."""
+    logs = {entry.base: entry for entry in files.logs}
+    proven: set[str] = set()
+    found: list[Finding] = []
+    for marker in files.markers:
+        log = logs.get(marker.base)
+        if log is None or log.size != marker.number:
+            reason = "its log is gone" if log is None else f"its log has {log.size} bytes now"
+            found.append(
+                finding(
+                    "compaction_marker_stale", marker.path, message=f"stale: {reason}", step=step
+                )
+            )
+            continue
+        problem = _marker_problem(evidence, marker)
+        if problem is None:
+            proven.add(log.path)
+        elif isinstance(problem, Finding):
+            found.append(problem)
+        else:
+            found.append(
+                finding("compaction_marker_invalid", marker.path, message=problem, step=step)
+            )
+    return proven, found
+
+
+def _marker_problem(evidence: Evidence, marker: Entry) -> Finding | str | None:
+    if marker.type != "file":
+        return f"a {marker.type} stands where the compaction marker should be"
+    try:
+        data = evidence.read(marker.path, compaction_marker.SIZE)
+    except UnreadableError as error:
+        return error.finding
+    if not compaction_marker.is_valid(data):
+        return f"the compaction marker does not hold its {compaction_marker.SIZE} bytes"
+    return None
+
+
+# -- the index -------------------------------------------------------------------
+
+
+class _IndexCheck:
+    """Index entries against the records that the scan delivers, in one pass."""
+
+    def __init__(self, entry: Entry, *, active: bool, step: Step) -> None:
+        self.entry = entry
+        self.active = active
+        self.step = step
+        self.offsets: array[int] = array("Q")
+        self.positions: array[int] = array("Q")
+        self.found: list[Finding] = []
+        self._next = 0
+        self._mismatches: list[int] = []
+
+    def add(self, code: str, position: int, message: str, length: int = 16) -> None:
+        self.found.append(
+            finding(
+                code,
+                self.entry.path,
+                position=position,
+                length=length,
+                message=message,
+                step=self.step,
+                effect="recovers" if self.active and code != "index_entry_mismatch" else "ignores",
+            )
+        )
+
+    def visit(self, batch: RecordBatch) -> None:
+        if not batch.reachable or self._next >= len(self.positions):
+            return
+        positions, offsets = self.positions, self.offsets
+        at, count = self._next, len(positions)
+        for item in batch:
+            position = item.position
+            while at < count and positions[at] < position:
+                self._mismatches.append(at)  # between two records
+                at += 1
+            if at < count and positions[at] == position:
+                if offsets[at] != item.record.offset:
+                    self._mismatches.append(at)
+                at += 1
+            if at >= count:
+                break
+        self._next = at
+
+    def close(self, log_bytes: int) -> list[Finding]:
+        """Findings, now that the number of good bytes of the log is known."""
+        beyond = False
+        for at in range(self._next, len(self.positions)):
+            if self.positions[at] >= log_bytes:
+                beyond = True
+                self._report_mismatches()
+                self.add(
+                    "index_entry_beyond_log",
+                    16 * at,
+                    f"entry points to byte {self.positions[at]}; the log has {log_bytes} good bytes",
+                )
+                break
+            self._mismatches.append(at)
+        if not beyond:
+            self._report_mismatches()
+        self.found.sort(key=lambda item: item.position or 0)
+        return self.found
+
+    def _report_mismatches(self) -> None:
+        for at in self._mismatches[:MAX_INDEX_FINDINGS]:
+            self.add(
+                "index_entry_mismatch",
+                16 * at,
+                f"entry says offset {self.offsets[at]} at byte {self.positions[at]}; "
+                "another record, or none, begins there",
+            )
+        hidden = len(self._mismatches) - MAX_INDEX_FINDINGS
+        if hidden > 0:
+            at = self._mismatches[MAX_INDEX_FINDINGS]
+            self.add("index_entry_mismatch", 16 * at, f"{hidden} more entries like this follow")
+        self._mismatches = []
+
+
+def _load_index(
+    evidence: Evidence, entry: Entry | None, *, active: bool, step: Step
+) -> _IndexCheck | None:
+    if entry is None:
+        return None
+    check = _IndexCheck(entry, active=active, step=step)
+    if entry.type != "file":
+        if active:
+            check.found.append(
+                finding(
+                    "not_regular_file",
+                    entry.path,
+                    message=f"a {entry.type} stands where the index of the active segment should be",
+                    step=step,
+                )
+            )
+        else:
+            check.add("index_entry_mismatch", 0, f"a {entry.type} stands where the index should be")
+        return check
+    try:
+        data = evidence.read(entry.path, MAX_INDEX_BYTES)
+    except UnreadableError as error:
+        check.found.append(error.finding)
+        return check
+    prefix = offset_index.valid_prefix(data)
+    check.offsets, check.positions = prefix.offsets, prefix.positions
+    if prefix.not_increasing is not None:
+        check.add(
+            "index_entry_not_increasing",
+            prefix.not_increasing,
+            "entry does not ascend; it and all behind it are not used",
+        )
+    if prefix.stray is not None:
+        check.add("index_stray_entry", prefix.stray, "bytes behind the end of the used part")
+    if len(data) % offset_index.ENTRY_BYTES:
+        check.add(
+            "index_size_unaligned",
+            len(data) - len(data) % offset_index.ENTRY_BYTES,
+            f"{len(data)} bytes are not a multiple of {offset_index.ENTRY_BYTES}",
+            length=len(data) % offset_index.ENTRY_BYTES,
+        )
+    return check
+
+
+# -- between segments --------------------------------------------------------------
+
+
+def _seams(scans: Sequence[SegmentScan], internal: bool) -> Iterable[Finding]:
+    before: SegmentScan | None = None
+    lent = False  # an empty segment that may have gaps lends that to the pair around it
+    for scan in scans:
+        if scan.end == "unreadable":
+            before, lent = None, False
+            continue
+        if scan.first_offset is None:
+            lent = lent or scan.segment.gaps_allowed
+            continue
+        if before is not None and before.last_offset is not None:
+            may_gap = before.segment.gaps_allowed or scan.segment.gaps_allowed or lent
+            seam = _seam(before.last_offset, scan, internal, may_gap)
+            if seam is not None:
+                yield seam
+        before, lent = scan, False
+
+
+def _seam(last: int, scan: SegmentScan, internal: bool, may_gap: bool) -> Finding | None:
+    first = scan.first_offset
+    assert first is not None
+    path = scan.segment.path
+    facts: dict[str, object] = {
+        "topic": scan.segment.topic,
+        "partition": scan.segment.partition,
+        "first": first,
+        "previous_last": last,
+    }
+    if first <= last:
+        return finding(
+            "segment_offsets_overlap",
+            path,
+            position=0,
+            message=f"begins at offset {first}; the segment before it ends at {last}",
+            effect="refuses" if internal else None,
+            step=3 if internal else 2,
+            **facts,  # type: ignore[arg-type]
+        )
+    if first != last + 1 and not may_gap:
+        return finding(
+            "segment_offsets_gap",
+            path,
+            position=0,
+            message=f"offsets {last + 1} to {first - 1} are missing before this segment",
+            effect="refuses" if internal else None,
+            step=3 if internal else 2,
+            lost=Lost(records=first - last - 1, first_offset=last + 1, last_offset=first - 1),
+            **facts,  # type: ignore[arg-type]
+        )
+    return None
+
+
+def _together(
+    topic: str,
+    partition: int,
+    internal: bool,
+    scans: list[SegmentScan],
+    gone: list[SegmentScan],
+    found: list[Finding],
+) -> PartitionLog:
+    first: int | None = None
+    end = start = 0
+    for scan in scans:
+        if scan.first_offset is not None and scan.last_offset is not None:
+            if first is None:
+                first = scan.first_offset
+            end = scan.last_offset + 1
+        elif first is None:
+            end = scan.segment.base
+    cut = None
+    following = end
+    if scans:
+        start = scans[0].segment.base
+        active = scans[-1]
+        following = active.expected_next
+        if active.end == "torn":
+            left = active.segment.size - active.end_position
+            cut = (active.segment.path, active.end_position, left)
+    return PartitionLog(
+        topic=topic,
+        partition=partition,
+        internal=internal,
+        log_start=start,
+        first_offset=first,
+        log_end=end,
+        next_offset=following,
+        record_count=sum(scan.record_count for scan in scans),
+        segments=tuple(scans),
+        deleted=tuple(gone),
+        findings=tuple(found),
+        cut=cut,
+        readable=all(scan.end != "unreadable" for scan in scans),
+        damaged=any(scan.end == "damaged" for scan in scans),
+    )

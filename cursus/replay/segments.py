@@ -280,7 +280,7 @@ class _IndexCheck:
                 self.add(
                     "index_entry_beyond_log",
                     16 * at,
-                    f"entry points to byte {self.positions[at]}; the log has {log_bytes} good bytes",
+                    f"entry points to byte {self.positions[at]}; the log has {log_bytes} bytes",
                 )
                 break
             self._mismatches.append(at)
@@ -316,7 +316,7 @@ def _load_index(
                 finding(
                     "not_regular_file",
                     entry.path,
-                    message=f"a {entry.type} stands where the index of the active segment should be",
+                    message=f"a {entry.type} stands where the active index should be",
                     step=step,
                 )
             )

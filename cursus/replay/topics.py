@@ -1,0 +1,449 @@
+"""Steps 1 and 2 of a start: the manifest, and the manifest against the directories.
+
+Step 1 reads ``__topic_metadata.json`` and nothing else. Step 2 compares it with
+what stands under the log directory: undeclared directories that hold logs,
+declared topics without storage, partitions missing or too many, names that no
+broker writes, and the lifecycle marker of truncated topics. Contents of
+segments are another matter (``cursus.replay.segments``).
+
+A broker stops at the first violation, in this order: undeclared directories
+(sorted), then declared topics by name. All of them are reported. Work is
+constant for each entry.
+
+Source: manifest.md sections 3.2, 4, 5.4; README.md decisions 9, 26, 33.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cursus import layout
+from cursus.findings import Finding, FormatError, finding
+from cursus.formats import checkpoints, topic_manifest
+from cursus.formats.topic_manifest import TopicDefinition
+from cursus.layout import FileKind
+from cursus.replay.interfaces import Entry, Evidence, UnreadableError
+from cursus.replay.segments import PartitionFiles
+
+#: A broker's own notion of a persisted topic log is wider than the canonical name.
+_PERSISTED_LOG: Final = re.compile(r"partition_\+?([0-9]+)_segment_.*\.log", re.DOTALL)
+_PARTITION_KINDS: Final = {
+    FileKind.HWM,
+    FileKind.PRODUCERS,
+    FileKind.PARTITION_LOCK,
+    FileKind.AGGREGATE_DIRECTORY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReplay:
+    """Step 1. ``definitions`` is ``None`` when the manifest cannot be read as version 3."""
+
+    present: bool
+    version: int | None
+    definitions: tuple[TopicDefinition, ...] | None
+    names_as_evidence: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def by_name(self) -> dict[str, TopicDefinition]:
+        """Definitions by topic name; empty without a readable manifest."""
+        return {item.name: item for item in self.definitions or ()}
+
+
+@dataclass(slots=True)
+class TopicStorage:
+    """A topic as the directories show it.
+
+    ``state``: ``live`` (declared, or the manifest cannot be read), ``undeclared``,
+    ``reset_pending`` (refused, decision 9) or ``resumable`` (a start empties it,
+    decision 33). ``marker_epoch``: what the lifecycle marker says.
+    """
+
+    name: str
+    definition: TopicDefinition | None
+    directory: bool
+    state: str
+    partitions: dict[int, PartitionFiles] = field(default_factory=dict)
+    marker_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsReplay:
+    """Step 2, as far as names go. ``topics`` is sorted by name."""
+
+    topics: dict[str, TopicStorage]
+    findings: tuple[Finding, ...]
+    undeclared: tuple[str, ...]
+
+
+# -- step 1 ------------------------------------------------------------------------
+
+
+def replay_manifest(evidence: Evidence) -> ManifestReplay:
+    """Read the manifest (manifest.md section 3). Never raises for what stands there."""
+    entry = evidence.get(layout.MANIFEST)
+    if entry is None:
+        names = persisted_topics(evidence)
+        found: tuple[Finding, ...] = ()
+        if names:
+            shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+            found = (
+                finding(
+                    "manifest_missing_with_persisted_topics",
+                    layout.MANIFEST,
+                    message=f"no manifest, but {len(names)} topic directories hold logs: {shown}",
+                    topics=names,
+                ),
+            )
+        return ManifestReplay(False, None, (), (), found)
+    if entry.type != "file":
+        # The reference follows a link; evidence never does, so for a link nobody can tell.
+        link = entry.type == "symlink"
+        problem = finding(
+            "manifest_not_regular_file",
+            layout.MANIFEST,
+            message=f"a {entry.type} stands where the manifest should be",
+            effect="unknown" if link else "refuses",
+        )
+        return ManifestReplay(True, None, None, (), (problem,))
+    try:
+        data = evidence.read(layout.MANIFEST, topic_manifest.MAX_BYTES)
+    except UnreadableError as error:
+        told = error.finding
+        problem = finding(
+            told.code,
+            told.path,
+            message=told.message,
+            severity=told.severity,
+            effect=told.effect,
+            step=1,
+        )
+        return ManifestReplay(True, None, None, (), (problem,))
+    return _decode(data)
+
+
+def _decode(data: bytes) -> ManifestReplay:
+    try:
+        manifest = topic_manifest.decode(data, whole_definition_rules=False)
+    except FormatError as error:
+        version, names = topic_manifest.topic_names(data)
+        problem = _manifest_finding(error, len(data))
+        return ManifestReplay(True, version, None, names, (problem,))
+    found: list[Finding] = []
+    for definition in manifest.definitions:
+        try:
+            topic_manifest.check_internal_contract(definition)
+        except FormatError as error:
+            # A wrong policy is replaced in memory, a wrong mode refuses (section 2.3).
+            wrong_mode = bool(error.detail.get("mode"))
+            found.append(
+                finding(
+                    error.code,
+                    layout.MANIFEST,
+                    message=error.message,
+                    effect="refuses" if wrong_mode else "ignores",
+                    severity="error" if wrong_mode else "warning",
+                    topic=definition.name,
+                )
+            )
+            continue
+        try:
+            topic_manifest.check_compaction(definition)
+        except FormatError as error:
+            found.append(
+                finding(error.code, layout.MANIFEST, message=error.message, topic=definition.name)
+            )
+    return ManifestReplay(True, topic_manifest.VERSION, manifest.definitions, (), tuple(found))
+
+
+def _manifest_finding(error: FormatError, size: int) -> Finding:
+    length = error.detail.get("length")
+    return finding(
+        error.code,
+        layout.MANIFEST,
+        position=error.position,
+        length=length if isinstance(length, int) else None,
+        message=error.message,
+        step=1,
+        size=size,
+    )
+
+
+# -- step 2 ------------------------------------------------------------------------
+
+
+def persisted_topics(evidence: Evidence) -> tuple[str, ...]:
+    """Names of directories that hold a topic log by the broker's own rule (section 4.1)."""
+    names = []
+    for entry in evidence.children(""):
+        if entry.type != "directory" or not layout.is_topic_name(entry.path):
+            continue
+        if any(_is_persisted_log(child) for child in evidence.children(entry.path)):
+            names.append(entry.path)
+    return tuple(names)
+
+
+def _is_persisted_log(entry: Entry) -> bool:
+    name = entry.path.rpartition("/")[2]
+    return entry.type != "directory" and _PERSISTED_LOG.fullmatch(name) is not None
+
+
+def judge_topics(evidence: Evidence, manifest: ManifestReplay) -> TopicsReplay:
+    """The manifest against the directories (manifest.md section 4)."""
+    found: list[Finding] = []
+    topics: dict[str, TopicStorage] = {}
+    declared = manifest.by_name
+    readable = manifest.present and manifest.definitions is not None
+    persisted = set(persisted_topics(evidence))
+    undeclared = tuple(sorted(persisted - set(declared))) if readable else ()
+    for name in undeclared:
+        found.append(
+            finding(
+                "undeclared_persisted_topic",
+                name,
+                message=f'directory "{name}" holds logs of a topic that nobody declares',
+                topic=name,
+            )
+        )
+    for entry in evidence.children(""):
+        if entry.type == "symlink" and layout.is_topic_name(entry.path):
+            if entry.path not in declared and entry.kind is FileKind.UNKNOWN:
+                found.append(finding("topic_entry_symlink", entry.path))
+            continue
+        if entry.type != "directory" or not layout.is_topic_name(entry.path):
+            continue
+        name = entry.path
+        state = "undeclared" if readable and name not in declared else "live"
+        topic = TopicStorage(name, declared.get(name), True, state)
+        _collect(evidence, topic)
+        if name in declared or topic.partitions:
+            topics[name] = topic
+    for name in sorted(declared):
+        found.extend(_judge_declared(evidence, declared[name], topics))
+    for name in sorted(set(topics) - set(declared)):
+        found.extend(_judge_names(evidence, topics[name]))
+    return TopicsReplay(dict(sorted(topics.items())), tuple(found), undeclared)
+
+
+def _collect(evidence: Evidence, topic: TopicStorage) -> None:
+    for entry in evidence.children(topic.name):
+        kind = entry.kind
+        if entry.partition is None or entry.partition > layout.MAX_PARTITION:
+            continue
+        if entry.base is not None and entry.base > layout.MAX_OFFSET:
+            continue
+        if kind is FileKind.SEGMENT_LOG:
+            if entry.type == "file":
+                topic.partitions.setdefault(entry.partition, PartitionFiles()).logs.append(entry)
+        elif kind is FileKind.DELETED_LOG:
+            files = topic.partitions.setdefault(entry.partition, PartitionFiles())
+            files.leftovers.append(entry)
+            if entry.type == "file":
+                files.deleted.append(entry)
+        elif kind is FileKind.SEGMENT_INDEX:
+            files = topic.partitions.setdefault(entry.partition, PartitionFiles())
+            files.indexes[entry.base or 0] = entry
+        elif kind is FileKind.COMPACTION_MARKER:
+            topic.partitions.setdefault(entry.partition, PartitionFiles()).markers.append(entry)
+        elif kind in {FileKind.COMPACTION_TEMP, FileKind.DELETED_INDEX}:
+            topic.partitions.setdefault(entry.partition, PartitionFiles()).leftovers.append(entry)
+        elif kind in _PARTITION_KINDS:
+            topic.partitions.setdefault(entry.partition, PartitionFiles()).others.append(entry)
+
+
+def _judge_declared(
+    evidence: Evidence, definition: TopicDefinition, topics: dict[str, TopicStorage]
+) -> Iterable[Finding]:
+    name = definition.name
+    topic = topics.get(name)
+    entry = evidence.get(name)
+    if topic is None:
+        topic = topics[name] = TopicStorage(name, definition, False, "live")
+    if definition.lifecycle_epoch >= 2:
+        stop, told = _judge_marker(evidence, definition, topic)
+        yield from told
+        if stop:
+            return
+    if entry is None:
+        yield finding(
+            "declared_topic_storage_missing",
+            name,
+            message=f'topic "{name}" is declared with {definition.partitions} partitions '
+            "and has no directory",
+            topic=name,
+        )
+        return
+    if entry.type != "directory":
+        yield finding(
+            "declared_topic_storage_not_directory",
+            name,
+            message=f'a {entry.type} stands where the directory of topic "{name}" should be',
+            topic=name,
+        )
+        return
+    yield from _judge_names(evidence, topic)
+    present = {
+        partition
+        for partition, files in topic.partitions.items()
+        if files.logs and partition < definition.partitions
+    }
+    # Never loop to the declared number: it may be 2^63-1 (decision 19).
+    if len(present) < definition.partitions and _listed(evidence, name):
+        yield from _missing_partitions(name, definition.partitions, present)
+
+
+def _missing_partitions(name: str, count: int, present: set[int]) -> Iterable[Finding]:
+    reported = 0
+    partition = 0
+    missing = count - len(present)
+    while partition < count and reported < 100 and reported < missing:
+        if partition not in present:
+            reported += 1
+            more = missing - reported
+            tail = f", and {more} more" if reported == 100 and more else ""
+            yield finding(
+                "declared_topic_partition_missing",
+                name,
+                message=f'partition {partition} of topic "{name}" has no active log{tail}',
+                topic=name,
+                partition=partition,
+            )
+        partition += 1
+
+
+def _judge_names(evidence: Evidence, topic: TopicStorage) -> Iterable[Finding]:
+    """Names and types in a topic directory, in name order (section 4.2, item 4)."""
+    limit = topic.definition.partitions if topic.definition else None
+    for entry in evidence.children(topic.name):
+        if entry.kind is FileKind.NONCANONICAL_LOG:
+            deleted = entry.path.endswith(".deleted")
+            yield finding(
+                "segment_name_not_canonical",
+                entry.path,
+                effect="ignores" if deleted else None,
+                severity="warning" if deleted else None,
+                topic=topic.name,
+            )
+        elif entry.kind in {FileKind.SEGMENT_LOG, FileKind.DELETED_LOG}:
+            yield from _judge_log(entry, topic.name, limit)
+        elif entry.kind is FileKind.PARTITION_LOCK and entry.type != "file":
+            yield finding(
+                "not_regular_file",
+                entry.path,
+                message=f"a {entry.type} stands where the lock file of the partition should be",
+                topic=topic.name,
+                partition=entry.partition,
+            )
+
+
+def _judge_log(entry: Entry, topic: str, limit: int | None) -> Iterable[Finding]:
+    deleted = entry.kind is FileKind.DELETED_LOG
+    partition = entry.partition if entry.partition is not None else 0
+    facts: dict[str, object] = {"topic": topic, "partition": partition}
+    out_of_range = partition > layout.MAX_PARTITION or (entry.base or 0) > layout.MAX_OFFSET
+    if entry.type != "file":
+        yield finding(
+            "not_regular_file",
+            entry.path,
+            message=f"a {entry.type} stands where a log should be",
+            effect="ignores" if deleted else None,
+            severity="warning" if deleted else None,
+            **facts,  # type: ignore[arg-type]
+        )
+    elif out_of_range:
+        yield finding(
+            "segment_id_out_of_range",
+            entry.path,
+            effect="ignores" if deleted else None,
+            severity="warning" if deleted else None,
+            **facts,  # type: ignore[arg-type]
+        )
+    elif limit is not None and partition >= limit and not deleted:
+        yield finding(
+            "declared_topic_partition_out_of_range",
+            entry.path,
+            message=f'partition {partition} of topic "{topic}" is not declared ({limit} are)',
+            **facts,  # type: ignore[arg-type]
+        )
+
+
+def _listed(evidence: Evidence, directory: str) -> bool:
+    """False for a directory that could not be listed: nothing is known to be missing there."""
+    return not any(
+        item.code == "file_unreadable" and item.path == directory for item in evidence.walk_findings
+    )
+
+
+# -- the lifecycle marker ------------------------------------------------------------
+
+
+def _judge_marker(
+    evidence: Evidence, definition: TopicDefinition, topic: TopicStorage
+) -> tuple[bool, list[Finding]]:
+    """Is a truncation unfinished? Returns whether the topic's storage is judged no further."""
+    name, epoch = definition.name, definition.lifecycle_epoch
+    path = f"{name}/{layout.LIFECYCLE_EPOCH}"
+    found, problem = _read_epoch(evidence, path)
+    if problem is not None:
+        return True, [problem]
+    topic.marker_epoch = found
+    if found == epoch:
+        return False, []
+    if found is not None and found > epoch:
+        return True, [
+            finding(
+                "lifecycle_marker_ahead",
+                path,
+                message=f"marker says epoch {found}, the manifest says {epoch}",
+                topic=name,
+                epoch=epoch,
+                found=found,
+            )
+        ]
+    told = f"says epoch {found}" if found is not None else "is missing"
+    begun, _ = _read_epoch(evidence, f"{name}/{layout.LIFECYCLE_EPOCH_TEMP}")
+    if begun == epoch:
+        # Written and synced before the manifest was: the decision is ours and durable.
+        topic.state = "resumable"
+        return True, [
+            finding(
+                "truncation_resumable",
+                name,
+                message=f"truncation to epoch {epoch} was decided and not finished; "
+                f"the marker {told}",
+                topic=name,
+                epoch=epoch,
+            )
+        ]
+    topic.state = "reset_pending"
+    return True, [
+        finding(
+            "lifecycle_reset_pending",
+            name,
+            message=f"the manifest is at lifecycle epoch {epoch}, the marker {told}",
+            topic=name,
+            epoch=epoch,
+            found=found,
+        )
+    ]
+
+
+def _read_epoch(evidence: Evidence, path: str) -> tuple[int | None, Finding | None]:
+    entry = evidence.get(path)
+    if entry is None:
+        return None, None
+    if entry.type != "file":
+        return None, finding(
+            "lifecycle_marker_invalid", path, message=f"a {entry.type} stands where it should be"
+        )
+    try:
+        data = evidence.read(path, checkpoints.MAX_NUMBER_BYTES)
+        return checkpoints.decode_lifecycle_epoch(data), None
+    except UnreadableError as error:
+        return None, error.finding
+    except FormatError as error:
+        return None, finding(error.code, path, position=error.position, message=error.message)

@@ -36,12 +36,6 @@ def payload_of(vector: dict[str, Any]) -> bytes:
     return str(vector["payload"]).encode("utf-8", "surrogatepass")
 
 
-def time_of(text: str) -> int:
-    if text.startswith("10000-"):  # beyond what RFC 3339 can say, and so beyond the reader
-        return timestamps.parse("9999-12-31T23:59:59Z") + 86_400 * timestamps.SECOND
-    return timestamps.parse(text)
-
-
 def record_of(value: dict[str, Any]) -> cm.ConsumerRecord:
     def items(listed: list[dict[str, int]] | None) -> tuple[cm.OffsetItem, ...]:
         return tuple(cm.OffsetItem(i["partition"], i["offset"]) for i in listed or ())
@@ -59,7 +53,7 @@ def record_of(value: dict[str, Any]) -> cm.ConsumerRecord:
             cm.TopicSnapshot(i["topic"], i["revision"], items(i["offsets"]))
             for i in value.get("initial_offsets") or ()
         ),
-        timestamp=time_of(value.get("timestamp", timestamps.ZERO_TEXT)),
+        timestamp=timestamps.parse(value.get("timestamp", timestamps.ZERO_TEXT)),
     )
 
 
@@ -96,6 +90,13 @@ def test_encoding_is_byte_identical(vector: dict[str, Any]) -> None:
 
 @each("encode_reject")
 def test_rejected_encoding(vector: dict[str, Any]) -> None:
+    if vector["name"] == "timestamp_year_10000":  # given in words
+        last = timestamps.parse("9999-12-31T23:59:59Z")
+        record = cm.ConsumerRecord(cm.TOMBSTONE, "g", 2, timestamp=last + timestamps.SECOND)
+        with pytest.raises(FormatError) as late:
+            cm.encode(record)
+        assert late.value.code == vector["code"]
+        return
     with pytest.raises(FormatError) as error:
         cm.encode(record_of(vector["record"]))
     assert error.value.code == vector["code"]

@@ -563,3 +563,16 @@ def classify_unversioned(payload: bytes) -> tuple[Shape, tuple[OffsetItem, ...]]
         return "single", (OffsetItem(partition, _integer(value.get("offset"), UINT64, "offset")),)
     except FormatError:
         return "unrecognised", ()
+
+
+def unversioned_names(payload: bytes) -> tuple[tuple[str, str], ...]:
+    """The (group, topic) of an unversioned offset record, or nothing. Never raises."""
+    try:
+        value = canonical_json.parse(payload)
+    except JsonError:
+        return ()
+    if isinstance(value, dict):
+        group, topic = value.get("group"), value.get("topic")
+        if isinstance(group, str) and isinstance(topic, str):
+            return ((group, topic),)
+    return ()

@@ -1,0 +1,131 @@
+"""Golden scenarios of the replay of ``__consumer_offsets``, status and all."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cursus.evidence.segment_scan import Batch
+from cursus.formats.record import Record
+from cursus.replay import consumer_groups as cg
+from cursus.replay.interfaces import ScannedRecord, SegmentRef
+
+GOLDEN = Path(__file__).resolve().parent.parent / "fixtures" / "golden"
+VECTORS: dict[str, Any] = json.loads(
+    (GOLDEN / "consumer-metadata" / "vectors.json").read_text("utf-8")
+)
+
+
+def replay(records: list[dict[str, Any]], partitions: int) -> cg.ConsumerResult:
+    state = cg.ConsumerReplay(partitions)
+    for partition in range(partitions):
+        batch = []
+        for number, item in enumerate(r for r in records if r["partition"] == partition):
+            payload = (
+                base64.b64decode(item["payload_base64"])
+                if "payload_base64" in item
+                else item["payload"].encode()
+            )
+            record = Record(
+                b"__consumer_offsets",
+                partition,
+                item["offset"],
+                key=item["key"].encode(),
+                payload=payload,
+            )
+            batch.append(ScannedRecord(number, 100, record))
+        ref = SegmentRef(
+            f"p{partition}", "__consumer_offsets", partition, 0, 0, True, False, True, True
+        )
+        state.visit(Batch(ref, batch, reachable=True))
+    return state.finish()
+
+
+def as_vector(group: cg.GroupState) -> dict[str, Any]:
+    return {
+        "epoch": group.epoch,
+        "generation": 0,
+        "members": 0,
+        "offsets": {
+            topic: {str(p): o for p, o in offsets.items()}
+            for topic, offsets in group.offsets.items()
+        },
+        "partition_count": group.partition_count,
+        "revisions": group.revisions,
+        "topic": group.topic,
+    }
+
+
+@pytest.mark.parametrize("vector", VECTORS["replay"], ids=lambda v: str(v["name"]))
+def test_scenario(vector: dict[str, Any]) -> None:
+    expect = vector["expect"]
+    partitions = max(4, vector["existing_partition_count"])
+    result = replay(vector["records"], partitions)
+    status = result.status.as_dict()
+    if not expect["ok"] and expect.get("error_text_normative") is False:
+        status.pop("failure")
+        expect["status"].pop("failure")
+    assert status == expect["status"]
+    if expect["ok"]:
+        assert result.failure is None
+        assert {name: as_vector(g) for name, g in result.groups.items()} == expect["groups"]
+        assert result.epochs == expect["group_epochs"]
+        assert not [f for f in result.findings if f.effect == "refuses"]
+    else:
+        assert result.failure is not None
+        assert result.failure.code == expect["code"]
+        refusing = [f for f in result.findings if f.effect == "refuses"]
+        assert refusing[0].code == expect["code"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["replay"], ids=lambda v: str(v["name"]))
+def test_every_record_has_a_disposition_and_the_counters_are_their_sums(
+    vector: dict[str, Any],
+) -> None:
+    result = replay(vector["records"], max(4, vector["existing_partition_count"]))
+    assert len(result.rows) == len(vector["records"])
+    kinds = Counter(row.disposition for row in result.rows)
+    assert "evidence" not in kinds
+    if vector["expect"]["ok"]:
+        status = vector["expect"]["status"]
+        orphans = sum(count for kind, count in kinds.items() if kind not in cg.NOT_ORPHANS)
+        assert orphans == status["orphan_records"]
+        assert kinds["rejected"] == status["corrupt_records"] == 0
+
+
+@pytest.mark.parametrize("vector", VECTORS["write_path"], ids=lambda v: str(v["name"]))
+def test_state_after_restart_of_what_a_broker_wrote(vector: dict[str, Any]) -> None:
+    """How the records are written is the engine's business; here they are read again."""
+    records = [record for step in vector["steps"] for record in step.get("appended", [])]
+    result = replay(records, max(4, vector["internal_partitions_at_end"]))
+    assert {name: as_vector(g) for name, g in result.groups.items()} == vector["after_restart"][
+        "groups"
+    ]
+    assert result.epochs == vector["after_restart"]["group_epochs"]
+    assert result.status.as_dict() == vector["after_restart_status"]
+
+
+@pytest.mark.parametrize(
+    "vector", VECTORS["range_assignment"], ids=lambda v: f"{v['members']}x{v['partitions']}"
+)
+def test_range_assignment(vector: dict[str, Any]) -> None:
+    members = [f"m{number}" for number in range(vector["members"])]
+    found = cg.range_assignment(members, vector["partitions"])
+    assert found == {name: list(parts or []) for name, parts in vector["assignments"].items()}
+
+
+def test_storage_that_cannot_be_opened_is_named_before_the_replay() -> None:
+    """Discovery and validation failures of a broker leave all counters at zero."""
+    vector = next(
+        v
+        for v in VECTORS["infrastructure_failures"]
+        if v["status"]["failure"].startswith("validate internal")
+    )
+    text = vector["status"]["failure"].split('"__consumer_offsets": ', 1)[1]
+    state = cg.ConsumerReplay(4)
+    assert state.finish(storage_failure=text).status.as_dict() == vector["status"]

@@ -1679,7 +1679,7 @@ _add(
         ),
         FindingCode(
             "storage_in_use",
-            "info",
+            "warning",
             "ignores",
             None,
             "A broker holds the lock of this directory.",

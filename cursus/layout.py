@@ -8,6 +8,7 @@ Source: journal.md section 8, segments.md section 2, manifest.md section 1.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -100,7 +101,7 @@ _IN_LOG_DIR: Final = {
 }
 _IN_LOG_DIR_PATTERNS: Final = (
     (re.compile(re.escape(JOURNAL) + r"\.compact-[0-9]+"), FileKind.JOURNAL_COMPACTION_TEMP),
-    (re.compile(r"\.topic-metadata-migration-.*"), FileKind.MANIFEST_MIGRATION_TEMP),
+    (re.compile(r"\.topic-metadata-migration-.*", re.DOTALL), FileKind.MANIFEST_MIGRATION_TEMP),
 )
 #: Groups: partition, base, number of a compaction marker (as far as the pattern has them).
 _IN_TOPIC: Final = (
@@ -124,6 +125,7 @@ _IN_TOPIC: Final = (
     (re.compile(rf"{_SEGMENT}\..*\.range\.compacting"), FileKind.COMPACTED_RANGE),
     (re.compile(r"partition_.*\.log(?:\.deleted)?", re.DOTALL), FileKind.NONCANONICAL_LOG),
 )
+_DIGITS: Final = re.compile("[0-9]{1,20}")
 _PARTITION_DIRECTORY: Final = re.compile(f"partition_{_N}")
 _IN_PARTITION_DIRECTORY: Final = (
     ("stream.idx", FileKind.AGGREGATE_INDEX),
@@ -225,6 +227,26 @@ def _in_partition_directory(topic: str, directory: str, name: str) -> Name:
     return Name(FileKind.UNKNOWN, topic)
 
 
+def marker_size(name: str, log_name: str) -> int | None:
+    """The size that a compaction marker ``name`` of ``log_name`` is for.
+
+    Wider than the canonical name, as the reference's reader is: the marker of
+    a ``.log.deleted`` and leading zeros count. ``None`` for any other name.
+    """
+    prefix = f"{log_name}.compacted-"
+    digits = name.removeprefix(prefix) if name.startswith(prefix) else ""
+    return int(digits) if _DIGITS.fullmatch(digits) else None
+
+
+def absolute(path: str) -> str:
+    """``path`` made absolute and cleaned (``.``, ``..``, doubled and trailing slashes).
+
+    Purely lexical. Raises ``OSError`` when the working directory is gone.
+    """
+    found = os.path.abspath(path)
+    return found[1:] if found.startswith("//") else found
+
+
 # -- building names ------------------------------------------------------------
 
 
@@ -271,6 +293,11 @@ def partition_lock(partition: int) -> str:
 def temporary(name: str) -> str:
     """Name of the file that replaces ``name`` in one rename."""
     return f"{name}.tmp"
+
+
+def topic_file(topic: str, name: str) -> str:
+    """Path of a file of ``topic`` relative to ``log_dir``."""
+    return f"{topic}/{name}"
 
 
 def journal_compaction(number: int) -> str:

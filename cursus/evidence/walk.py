@@ -22,7 +22,7 @@ from typing import Final
 
 from cursus import layout
 from cursus.evidence.segment_scan import scan_segment
-from cursus.findings import Effect, Finding, finding
+from cursus.findings import Effect, Finding, Step, finding
 from cursus.layout import FileClass, FileKind
 from cursus.replay.interfaces import (
     Entry,
@@ -40,8 +40,50 @@ _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC 
 _NOATIME: Final = getattr(os, "O_NOATIME", 0)
 #: Inode of the first PID namespace (linux/proc_ns.h); elsewhere foreign locks are not listed.
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
+_PROC_LOCKS: Final = "/proc/locks"
+_PROC_PID_NAMESPACE: Final = "/proc/self/ns/pid"
 
-_NOT_PERMITTED = {errno.EACCES, errno.EPERM}
+#: Findings of one code about entries; after that one more says how many there were.
+MAX_FINDINGS: Final = 1000
+_NOT_PERMITTED: Final = {errno.EACCES, errno.EPERM}
+#: A start never reads these, so it does not matter that they cannot be read.
+_NOT_READ: Final = {FileClass.FOREIGN, FileClass.LOCK, FileClass.TEMPORARY}
+#: The step that needs an entry; 2 for everything else, 3 inside ``__consumer_offsets``.
+_STEPS: Final[dict[FileKind, Step]] = {
+    FileKind.TOPIC_MANIFEST: 1,
+    FileKind.JOURNAL: 4,
+    FileKind.JOURNAL_MANIFEST: 4,
+    FileKind.HWM: 5,
+    FileKind.PRODUCERS: 5,
+    FileKind.AGGREGATE_DIRECTORY: 5,
+    FileKind.AGGREGATE_INDEX: 5,
+    FileKind.AGGREGATE_KEYS: 5,
+    FileKind.AGGREGATE_SNAPSHOTS: 5,
+}
+#: Kinds whose mere presence is worth a word: code and message.
+_TOLD: Final[dict[FileKind, tuple[str, str]]] = {
+    FileKind.TOPIC_MANIFEST_TEMP: ("stale_temporary_file", "a save of the manifest was cut off"),
+    FileKind.JOURNAL_COMPACTION_TEMP: (
+        "stale_temporary_file",
+        "a compaction of the journal was cut off",
+    ),
+    FileKind.HWM_TEMP: ("stale_temporary_file", "a write of the checkpoint was cut off"),
+    FileKind.PRODUCERS_TEMP: ("stale_temporary_file", "a write of the checkpoint was cut off"),
+    FileKind.LIFECYCLE_EPOCH_TEMP: (
+        "stale_temporary_file",
+        "a write of the lifecycle marker was cut off",
+    ),
+    FileKind.MIGRATION_AUTHORITY: (
+        "obsolete_migration_file",
+        "the migration authority of the August builds; nothing reads it any more",
+    ),
+    FileKind.MANIFEST_MIGRATION_TEMP: (
+        "older_storage",
+        "a temporary file of a removed tool that created manifests",
+    ),
+    FileKind.COMPACTED_RANGE: ("newer_storage", "a file of later distributed builds"),
+    FileKind.RAFT_DIRECTORY: ("newer_storage", "the state of a distributed broker"),
+}
 
 
 class LogDirectoryError(Exception):
@@ -108,22 +150,57 @@ def _open(name: str, flags: int, dir_fd: int | None) -> int:
 
 
 def unreadable(path: str, error: OSError, kind: FileKind | None = None) -> Finding:
-    """``file_unreadable`` with the effect of decision 24."""
-    reason = error.strerror or str(error)
+    """``file_unreadable`` with the effect of decision 24, at the step that needs the entry."""
+    parts = tuple(path.split("/"))
+    if kind is None or (kind is FileKind.UNKNOWN and len(parts) == 1):
+        kind = layout.classify(parts, directory=True).kind
+    needed = layout.file_class(kind)
     effect: Effect = "refuses"
-    if error.errno in _NOT_PERMITTED:
+    if kind is not FileKind.RAFT_DIRECTORY and needed in _NOT_READ:
+        effect = "ignores"
+    elif error.errno in _NOT_PERMITTED:
         effect = "unknown"
-    elif kind is not None and layout.file_class(kind) is not FileClass.AUTHORITATIVE:
+    elif needed in {FileClass.DERIVED, FileClass.CLIENT_DATA}:
         effect = "recovers"
-    severity = "error" if effect in {"refuses", "unknown"} else "info"
     return finding(
         "file_unreadable",
         path,
-        message=f"cannot be read: {reason}",
+        message=f"cannot be read: {error.strerror or error}",
         effect=effect,
-        severity="error" if severity == "error" else "info",
+        severity="error" if effect in {"refuses", "unknown"} else "info",
+        step=3 if parts[0] == layout.INTERNAL_TOPIC and len(parts) > 1 else _STEPS.get(kind, 2),
         errno=errno.errorcode.get(error.errno or 0, str(error.errno)),
     )
+
+
+class _EntryFindings:
+    """What the names alone say: leftovers, other builds, names that nobody knows."""
+
+    def __init__(self) -> None:
+        self.items: list[Finding] = []
+        self._counts: dict[str, int] = {}
+
+    def add(self, code: str, path: str, message: str) -> None:
+        count = self._counts[code] = self._counts.get(code, 0) + 1
+        if count <= MAX_FINDINGS:
+            self.items.append(finding(code, path, message=message))
+
+    def look(self, entry: Entry, parent: FileKind | None) -> None:
+        told = _TOLD.get(entry.kind)
+        if told is not None:
+            self.add(told[0], entry.path, told[1])
+        elif entry.kind is FileKind.UNKNOWN and parent is not FileKind.UNKNOWN:
+            if entry.type == "symlink" and layout.is_topic_name(entry.path):
+                return  # where a topic may stand: a matter of the manifest and the directories
+            what = "name" if entry.type == "file" else entry.type
+            self.add("unknown_file", entry.path, f"a {what} that no broker writes here")
+
+    def close(self) -> list[Finding]:
+        for code, count in self._counts.items():
+            if count > MAX_FINDINGS:
+                more = f"{count - MAX_FINDINGS} more of these"
+                self.items.append(finding(code, "", message=more, repeated=count - MAX_FINDINGS))
+        return self.items
 
 
 class LogDirectory:
@@ -143,14 +220,21 @@ class LogDirectory:
         for children in self._children.values():
             children.sort(key=lambda entry: os.fsencode(entry.path))
         self.in_use: bool | None = self._look_for_lock()
+        told = _EntryFindings()
+        if self.in_use:
+            told.add("storage_in_use", layout.LOG_DIR_LOCK, "a broker holds this lock")
+        for entry in self.entries:
+            told.look(entry, self._kind_of(entry.path.rpartition("/")[0]))
+        self._findings.extend(told.close())
 
     @classmethod
     def at(cls, log_dir: str) -> LogDirectory:
         """Open and walk ``log_dir``. Raises :class:`LogDirectoryError`."""
         if not log_dir.strip():
             raise LogDirectoryError("log_dir_blank", "the log directory is not given")
-        path = os.path.abspath(log_dir)
+        path = log_dir
         try:
+            path = layout.absolute(log_dir)
             found = os.lstat(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -292,7 +376,7 @@ class LogDirectory:
 
     @property
     def walk_findings(self) -> Sequence[Finding]:
-        """Directories and entries that the walk could not look at."""
+        """What could not be looked at, and what the names alone say."""
         return tuple(self._findings)
 
     def get(self, path: str) -> Entry | None:
@@ -379,19 +463,37 @@ class LogDirectory:
     # -- is a broker using it? -------------------------------------------------
 
     def _look_for_lock(self) -> bool | None:
+        """Decision 15: is the lock file in the kernel's list of locks?
+
+        Not knowing is an answer: without ``/proc/locks``, in a PID namespace
+        of our own (foreign locks are not listed there), and where a lock on
+        the same inode number stands under another device (some file systems
+        show another device number to ``stat`` than to the list).
+        """
         entry = self._by_path.get(layout.LOG_DIR_LOCK)
-        if entry is None or entry.type != "file":
+        if entry is None:
             return False
-        wanted = f"{os.major(entry.dev):02x}:{os.minor(entry.dev):02x}:{entry.ino}"
+        if entry.type != "file":
+            return None if entry.type == "symlink" else False
+        device = f"{os.major(entry.dev):02x}:{os.minor(entry.dev):02x}"
         try:
-            with open("/proc/locks", encoding="ascii", errors="replace") as locks:
+            with open(_PROC_LOCKS, encoding="ascii", errors="replace") as locks:
                 lines = locks.read().splitlines()
-            namespace = os.stat("/proc/self/ns/pid").st_ino
+            namespace = os.stat(_PROC_PID_NAMESPACE).st_ino
         except OSError:
             return None
+        doubtful = namespace != _INITIAL_PID_NAMESPACE
         for line in lines:
             # "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF"; a waiter has "->" in front.
-            fields = line.replace("->", " ").split()
-            if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == wanted:
+            if "->" in line:
+                continue
+            fields = line.split()
+            if len(fields) < 6 or fields[1] != "FLOCK":
+                continue
+            held_device, _, inode = fields[5].rpartition(":")
+            if inode != str(entry.ino):
+                continue
+            if held_device == device:
                 return True
-        return False if namespace == _INITIAL_PID_NAMESPACE else None
+            doubtful = True
+        return None if doubtful else False

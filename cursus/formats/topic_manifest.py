@@ -110,6 +110,11 @@ class Manifest:
     definitions: tuple[TopicDefinition, ...]
 
 
+def trim(text: str) -> str:
+    """``text`` without the white space around it, as the reference trims."""
+    return text.strip(_SPACE)
+
+
 # -- rules ---------------------------------------------------------------------
 
 

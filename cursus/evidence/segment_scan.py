@@ -424,6 +424,9 @@ class _Scan:
 
     def _damaged(self, code: str, message: str, detail: Mapping[str, object]) -> End:
         self._resynchronise()
+        return self._report_damage(code, message, detail)
+
+    def _report_damage(self, code: str, message: str, detail: Mapping[str, object]) -> End:
         lost = self._lost()
         if lost.records:
             message += f"; {lost.records} complete records stand behind it"
@@ -456,6 +459,8 @@ class _Scan:
                     "record_format": name,
                     "reason": "unversioned_record" if name == "unversioned" else name,
                 }
+                self._resynchronise(self._other_generations())
+                return self._report_damage(error.code, message, detail)
         return self._damaged(error.code, message, detail)
 
     def _lost(self) -> Lost:
@@ -470,10 +475,49 @@ class _Scan:
 
     # -- behind damage ---------------------------------------------------------
 
-    def _resynchronise(self) -> None:
+    def _other_generations(self) -> int:
+        """Walk frames of older or newer builds from the end of the good ones, as evidence.
+
+        Frames follow each other as in a log of ours, so that no search is
+        needed. Returns the position of the first frame that is not one.
+        """
+        size = self.ref.size
+        position = self.position
+        batch: list[ScannedRecord] = []
+        batch_bytes = 0
+        run: list[int] | None = None
+        while position + 4 <= size:
+            (length,) = _U32.unpack_from(self.window.get(position, 4), 0)
+            if not 0 < length <= MAX_RECORD_BYTES or position + 4 + length > size:
+                break
+            try:
+                record = decode_any(
+                    self.window.get(position + 4, length), self.topic, self.ref.partition
+                ).record
+            except FormatError:
+                break
+            if record is not None:
+                batch.append(ScannedRecord(position, 4 + length, record))
+                batch_bytes += length
+                if run is None:
+                    run = [position, 0, 0, record.offset, record.offset]
+                run[1] = position + 4 + length
+                run[2] += 1
+                run[4] = record.offset
+            position += 4 + length
+            if len(batch) >= BATCH_RECORDS or batch_bytes >= BATCH_BYTES:
+                self._deliver(batch)
+                batch, batch_bytes = [], 0
+        if run is not None:
+            self._close_run(run)
+        self._deliver(batch)
+        return position
+
+    def _resynchronise(self, position: int | None = None) -> None:
         """Find complete frames of this partition behind the end of the good ones."""
         size = self.ref.size
-        position = self.position + 1
+        if position is None:
+            position = self.position + 1
         batch: list[ScannedRecord] = []
         batch_bytes = 0
         run: list[int] | None = None  # start, end, records, first offset, last offset

@@ -195,6 +195,17 @@ class ConsumerReplay:
                 self._scan(row, item)
             else:
                 self._look_at(row, item.record.payload)
+                if state == "unreachable" and row.code == "unversioned_record":
+                    # A record of an older build in a frame of an older build: the scan
+                    # stopped before it, yet what it is should be said.
+                    self.findings.append(
+                        self._at(
+                            row,
+                            "unversioned_record",
+                            f"offsets of an older build ({row.shape}), not reached by a broker",
+                            shape=row.shape,
+                        )
+                    )
 
     def _row(self, segment: SegmentRef, item: ScannedRecord, state: RecordState) -> ConsumerRow:
         return ConsumerRow(

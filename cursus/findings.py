@@ -707,6 +707,14 @@ _add(
             "Create another topic; nothing was changed.",
         ),
         FindingCode(
+            "topic_capacity_exceeded",
+            "error",
+            "refuses",
+            1,
+            "The manifest declares more topics or partitions than the configuration allows.",
+            "Raise max_topics, max_partitions or max_partitions_per_topic in the broker's configuration.",
+        ),
+        FindingCode(
             "undeclared_persisted_topic",
             "error",
             "refuses",

@@ -357,12 +357,6 @@ class _Scan:
         position = self.position
         own = record_length(self.window.get, position + 4, self.ref.size)
         message = f"frame of {length + 4} bytes, but {left} are left in the file"
-        if own is not None:
-            return self._damaged(
-                "record_length_corrupt",
-                f"length prefix says {length}, the fields of the record end after {own}",
-                {"found_length": length, "record_length": own},
-            )
         self._resynchronise()
         if any(run.last_offset > self.expected for run in self.runs):
             lost = self._lost()
@@ -384,6 +378,12 @@ class _Scan:
                 detail={"found_length": length},
             )
             return "damaged"
+        if own is not None:
+            return self._report_damage(
+                "record_length_corrupt",
+                f"length prefix says {length}, the fields of the record end after {own}",
+                {"found_length": length, "record_length": own},
+            )
         return self._torn("torn_record_body", message, searched=True)
 
     def _torn(self, code: str, message: str, *, searched: bool = False) -> End:

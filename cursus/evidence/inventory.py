@@ -24,7 +24,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from cursus import layout
 from cursus.findings import FormatError
@@ -581,7 +581,17 @@ def orphan_document(inventory: Inventory) -> dict[str, Writable]:
     return _with_problems({"topics": topics}, inventory.problems)
 
 
-def problems_document(problems: Iterable[Problem]) -> list[Writable]:
+class ProblemView(Protocol):
+    """Something with a path and a sentence."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+def problems_document(problems: Iterable[ProblemView]) -> list[Writable]:
     """The ``problems`` list of every document."""
     return [{"path": item.path, "message": item.message} for item in problems]
 

@@ -171,7 +171,7 @@ _add(
             "repairs",
             2,
             "The active segment ends in one to three bytes, too few for a length: an append was cut off.",
-            "Nothing: a start cuts these bytes; they were never acknowledged.",
+            "After a crash: nothing, a start cuts them. If the high watermark stands above, acknowledged records are gone: find out what cut the file.",
         ),
         FindingCode(
             "torn_record_body",
@@ -179,7 +179,7 @@ _add(
             "repairs",
             2,
             "The last frame runs past the end of the file: an append was cut off inside it.",
-            "Nothing: a start cuts the unfinished frame; it was never acknowledged. In a closed segment: keep the directory, then clean bootstrap.",
+            "After a crash: nothing, a start cuts it. If the high watermark stands above, acknowledged records are gone: find out what cut the file.",
         ),
         FindingCode(
             "write_in_progress",

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from cursus.evidence.window import ShortReadError, Window
@@ -54,6 +55,8 @@ BATCH_RECORDS: Final = 4096
 BATCH_BYTES: Final = 4 << 20
 
 _U32 = struct.Struct(">I")
+
+_NOT_CUT: Final = "Keep the directory and do not cut the file. Then clean bootstrap."
 
 End = Literal["clean", "torn", "in_progress", "damaged", "unreadable"]
 
@@ -141,22 +144,24 @@ class _Findings:
             # Out of the log for good: evidence, not a reason to refuse.
             effect, severity = "ignores", "info"
             message = f"in a deleted segment: {message}"
-        self.items.append(
-            finding(
-                code,
-                ref.path,
-                position=position,
-                length=length,
-                message=message,
-                effect=effect,
-                severity=severity,
-                step=step,
-                lost=lost,
-                topic=ref.topic,
-                partition=ref.partition,
-                **detail,
-            )
+        found = finding(
+            code,
+            ref.path,
+            position=position,
+            length=length,
+            message=message,
+            effect=effect,
+            severity=severity,
+            step=step,
+            lost=lost,
+            topic=ref.topic,
+            partition=ref.partition,
+            **detail,
         )
+        if code.startswith("torn_") and found.effect == "refuses":
+            # The catalogue speaks of the tail of an active log, which a start cuts.
+            found = replace(found, action=_NOT_CUT)
+        self.items.append(found)
 
     def close(self) -> tuple[Finding, ...]:
         for code, position in self._hidden_from.items():

@@ -291,3 +291,33 @@ def _write(value: Writable, indent: str | None, line: str) -> str:
     deeper = "" if indent is None else line + indent
     elements = [f"{deeper}{_write(item, indent, deeper)}" for item in value]
     return "[" + ",".join(elements) + (line if elements else "") + "]"
+
+
+def document_end(data: bytes) -> int | None:
+    """Where the object at the start of ``data`` ends, ``None`` when it is cut.
+
+    Only brackets and strings are followed; what stands between is not judged.
+    A document that nests too deeply counts as one that ends where it does so.
+    """
+    try:
+        end = _extent(data, 0, MAX_DEPTH)
+    except JsonError as error:
+        return error.position
+    return None if end == len(data) and not _closed(data) else end
+
+
+def _closed(data: bytes) -> bool:
+    """Does the outermost bracket of ``data`` close at its very end?"""
+    depth = 0
+    position = 0
+    while (match := _STRING_OR_BRACKET.search(data, position)) is not None:
+        position = match.end()
+        token = match.group()
+        if token == b'"':
+            end = _STRING_END.match(data, position)
+            if end is None:
+                return False
+            position = end.end()
+        else:
+            depth += 1 if token in b"{[" else -1
+    return depth == 0

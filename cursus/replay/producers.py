@@ -1,0 +1,215 @@
+"""Producer state of a partition: the last sequence of each producer.
+
+The log is always scanned; the checkpoint beside it only matters for producers
+whose records are gone, and the larger (epoch, sequence) of both wins. What one
+producer wrote under one epoch is a *run*; a healthy run has neither gaps nor
+repeated sequences, though compaction leaves gaps of its own.
+
+Memory is bounded by producers and epochs, never by records.
+
+Source: journal.md section 6.2 and 6.3; README.md decision 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cursus import layout
+from cursus.findings import Finding, FormatError, finding
+from cursus.formats import checkpoints
+from cursus.formats.checkpoints import ProducerCheckpoint, ProducerEntry
+from cursus.replay.interfaces import Evidence, RecordBatch, UnreadableError
+from cursus.replay.segments import PartitionLog
+
+
+@dataclass(slots=True)
+class ProducerRun:
+    """Records of one producer under one epoch, in log order.
+
+    ``gaps`` counts places where a sequence is not the next one, ``duplicates``
+    records whose sequence is not above the one before.
+    """
+
+    producer: bytes
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    records: int = 1
+    gaps: int = 0
+    duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a start knows of the producers of one partition.
+
+    ``from_log``: last record of each producer in the log. ``effective``: what
+    counts after the start. ``checkpoint`` is ``None`` without a readable file.
+    """
+
+    topic: str
+    partition: int
+    path: str
+    present: bool
+    from_log: dict[str, ProducerEntry]
+    checkpoint: ProducerCheckpoint | None
+    effective: dict[str, ProducerEntry]
+    runs: tuple[ProducerRun, ...]
+    findings: tuple[Finding, ...]
+
+
+class ProducerIndex:
+    """Collects the producers of one partition while its log is scanned."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._last: dict[bytes, ProducerEntry] = {}
+        self._runs: dict[tuple[bytes, int], ProducerRun] = {}
+
+    def visit(self, batch: RecordBatch) -> None:
+        """Take the records of a batch; unreachable and deleted ones do not count."""
+        if not batch.reachable or batch.segment.deleted:
+            return
+        last, runs = self._last, self._runs
+        for item in batch.with_producer():
+            record = item.record
+            producer, epoch, sequence = record.producer_id, record.epoch, record.sequence
+            last[producer] = ProducerEntry(epoch, sequence, record.offset)
+            run = runs.get((producer, epoch))
+            if run is None:
+                runs[producer, epoch] = ProducerRun(
+                    producer, epoch, sequence, sequence, record.offset, record.offset
+                )
+                continue
+            run.records += 1
+            if sequence <= run.last_sequence:
+                run.duplicates += 1
+            elif sequence != run.last_sequence + 1:
+                run.gaps += 1
+            run.last_sequence = max(run.last_sequence, sequence)
+            run.last_offset = record.offset
+
+    def finish(self, evidence: Evidence, log: PartitionLog, *, opens: bool) -> ProducerState:
+        """Put log and checkpoint together.
+
+        ``opens``: would a start open this partition? The log end of one that it
+        would not is not known, so nothing is said about entries beyond it.
+        """
+        path = f"{self.topic}/{layout.producers(self.partition)}"
+        entry = evidence.get(path)
+        found: list[Finding] = []
+        checkpoint: ProducerCheckpoint | None = None
+        if entry is not None:
+            checkpoint, found = _read(evidence, path, entry.type)
+        from_log = {
+            name.decode("utf-8", "surrogateescape"): item for name, item in self._last.items()
+        }
+        stored = dict(checkpoint.producers) if checkpoint else {}
+        if checkpoint and checkpoint.form == "version_4" and opens:
+            stored = _covered(stored, log)
+        effective = dict(stored)
+        for name, item in from_log.items():
+            held = effective.get(name)
+            if held is None or (item.epoch, item.sequence) >= (held.epoch, held.sequence):
+                effective[name] = item
+        runs = sorted(self._runs.values(), key=lambda run: (run.producer, run.epoch))
+        return ProducerState(
+            topic=self.topic,
+            partition=self.partition,
+            path=path,
+            present=entry is not None,
+            from_log=from_log,
+            checkpoint=checkpoint,
+            effective=effective,
+            runs=tuple(runs),
+            findings=tuple(found),
+        )
+
+
+def _read(
+    evidence: Evidence, path: str, kind: str
+) -> tuple[ProducerCheckpoint | None, list[Finding]]:
+    if kind != "file":
+        text = f"a {kind} stands where the producer checkpoint should be"
+        return None, [finding("checkpoint_not_regular", path, message=text)]
+    try:
+        data = evidence.read(path, checkpoints.MAX_PRODUCERS_BYTES)
+        return checkpoints.decode_producers(data), []
+    except UnreadableError as error:
+        return None, [replace(error.finding, step=5)]
+    except FormatError as error:
+        return None, [finding(error.code, path, position=error.position, message=error.message)]
+
+
+def _covered(stored: Mapping[str, ProducerEntry], log: PartitionLog) -> dict[str, ProducerEntry]:
+    """Entries of version 4 whose record is still in the log."""
+    first = log.log_start if log.first_offset is None else log.first_offset
+    return {
+        name: item
+        for name, item in stored.items()
+        if item.offset is not None and first <= item.offset < log.next_offset
+    }
+
+
+# -- idempotence -------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Idempotence:
+    """The rules of journal.md section 6.3 for one partition, in memory."""
+
+    state: dict[str, ProducerEntry] = field(default_factory=dict)
+
+    def check(self, producer: str, epoch: int, sequence: int, *, active: bool, force: bool) -> str:
+        """``append``, ``duplicate`` or the code of the rejection. Changes nothing."""
+        if not (active or force) or not producer:
+            return "append"
+        if sequence == 0:
+            return "sequence_required" if force else "append"
+        held = self.state.get(producer)
+        if held is None:
+            return "append" if sequence == 1 else "first_sequence_not_one"
+        if epoch < held.epoch:
+            return "stale_producer_epoch"
+        if epoch > held.epoch:
+            return "append" if sequence == 1 else "new_epoch_sequence_not_one"
+        if sequence <= held.sequence:
+            return "duplicate"
+        return "append" if sequence == held.sequence + 1 else "sequence_gap"
+
+    def appended(
+        self, producer: str, epoch: int, sequence: int, *, active: bool, force: bool
+    ) -> None:
+        """Remember a record after it was appended."""
+        if (active or force) and producer:
+            self.state[producer] = ProducerEntry(epoch, sequence)
+
+    def checkpoint(self) -> dict[str, ProducerEntry]:
+        """What is written: entries without a sequence are not."""
+        return {name: item for name, item in self.state.items() if item.sequence}
+
+
+REJECTIONS: Final = frozenset(
+    {
+        "sequence_required",
+        "first_sequence_not_one",
+        "stale_producer_epoch",
+        "new_epoch_sequence_not_one",
+        "sequence_gap",
+    }
+)
+
+
+def rejected(result: str) -> bool:
+    """Is this answer of :meth:`Idempotence.check` a rejection?"""
+    return result in REJECTIONS
+
+
+def names(states: Iterable[ProducerState]) -> set[str]:
+    """Every producer id that any of these partitions knows."""
+    return {name for state in states for name in state.effective}

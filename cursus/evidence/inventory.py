@@ -214,7 +214,10 @@ def _manifest(evidence: Evidence) -> tuple[topic_manifest.TopicDefinition, ...] 
     except UnreadableError as error:
         raise InventoryError("manifest_unreadable", f"{layout.MANIFEST}: {error}") from None
     except FormatError as error:
-        raise InventoryError(error.code, error.message) from None
+        if error.code == "manifest_version_unsupported":  # the reference's own sentence
+            raise InventoryError(error.code, error.message) from None
+        place = "" if error.position is None else f" byte {error.position}:"
+        raise InventoryError(error.code, f"{layout.MANIFEST}:{place} {error.message}") from None
 
 
 def _check_looked_at(evidence: Evidence, path: str, code: str) -> None:

@@ -39,7 +39,10 @@ JsonErrorKind = Literal["syntax", "utf8", "duplicate_key", "depth", "trailing"]
 _WHITE = re.compile(rb"[ \t\n\r]*")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _STRING_OR_BRACKET = re.compile(rb'["\[\]{}]')
-_STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+#: Possessive: an unclosed string of millions of escapes must not be remembered escape by escape.
+_STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING_OR_CONSTANT = re.compile(rb'"|NaN|-?Infinity')
+_COLON = re.compile(rb"[ \t\n\r]*:")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -84,9 +87,7 @@ class JsonError(FormatError):
 
 
 class _DuplicateKeyError(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
+    pass
 
 
 class _ConstantError(Exception):
@@ -134,19 +135,18 @@ def parse_prefix(data: bytes, *, max_depth: int = MAX_DEPTH) -> tuple[JsonValue,
     except json.JSONDecodeError as error:
         at = start + len(text[: error.pos].encode("utf-8"))
         raise JsonError("syntax", error.msg, at) from None
-    except _DuplicateKeyError as error:
-        raise JsonError(
-            "duplicate_key",
-            f'key "{shorten(error.key)}" stands twice in one object',
-            start,
-            key=error.key,
-        ) from None
+    except _DuplicateKeyError:
+        raise _duplicate(data, start) from None
     except _ConstantError as error:
-        raise JsonError("syntax", f"{error} is not a JSON value", start) from None
+        at = _constant_position(data, start)
+        raise JsonError("syntax", f"{error} is not a JSON value", at) from None
     except RecursionError:
         raise JsonError("depth", "nested too deeply", start) from None
     if "\\u" in text:
-        value = _replace_surrogates(value)
+        try:
+            value = _replace_surrogates(value)
+        except _DuplicateKeyError:
+            raise _duplicate(data, start) from None
     behind = start + (len(text[:end].encode("utf-8")) if end != len(text) else stop - start)
     return value, _skip_white(data, behind)
 
@@ -197,12 +197,49 @@ def _extent(data: bytes, start: int, max_depth: int) -> int:
 def _pairs(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _DuplicateKeyError(key)
-            seen.add(key)
+        raise _DuplicateKeyError
     return found
+
+
+def _duplicate(data: bytes, start: int) -> JsonError:
+    """The first key of a document that stands in its object a second time.
+
+    The hooks of the parser do not know where they are, so the document is
+    walked once more; only a document that is refused pays for that.
+    """
+    open_objects: list[set[str] | None] = []
+    position = start
+    while (match := _STRING_OR_BRACKET.search(data, position)) is not None:
+        token, position = match.group(), match.end()
+        if token in b"]}":
+            open_objects.pop()
+        elif token in b"{[":
+            open_objects.append(set() if token == b"{" else None)
+        elif (end := _STRING_END.match(data, position)) is not None:
+            position = end.end()
+            keys = open_objects[-1] if open_objects else None
+            if keys is None or _COLON.match(data, position) is None:
+                continue
+            text = json.loads(data[match.start() : position].decode("utf-8"))
+            key = _LONE_SURROGATE.sub("\ufffd", text)
+            if key in keys:
+                told = f'key "{shorten(key)}" stands twice in one object'
+                return JsonError("duplicate_key", told, match.start(), key=key)
+            keys.add(key)
+    raise AssertionError("no key stands twice")
+
+
+def _constant_position(data: bytes, start: int) -> int:
+    """Where the first ``NaN`` or ``Infinity`` stands that is not inside a string."""
+    position = start
+    while (match := _STRING_OR_CONSTANT.search(data, position)) is not None:
+        if match.group() != b'"':
+            return match.start()
+        end = _STRING_END.match(data, match.end())
+        if end is None:
+            break
+        position = end.end()
+    return start
 
 
 def _constant(name: str) -> JsonValue:
@@ -219,7 +256,7 @@ def _replace_surrogates(value: JsonValue) -> JsonValue:
         for key, item in value.items():
             name = _LONE_SURROGATE.sub("\ufffd", key)
             if name in replaced:
-                raise JsonError("duplicate_key", "two keys are equal", 0, key=name)
+                raise _DuplicateKeyError
             replaced[name] = _replace_surrogates(item)
         return replaced
     return value

@@ -1,0 +1,14 @@
+"""Options shared by all tests."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fuzz-mutations",
+        type=int,
+        default=20_000,
+        help="mutations of whole directories in tests/test_hostile.py (make fuzz: a million)",
+    )

@@ -299,7 +299,11 @@ def is_cause(result: Result, item: Finding, broker: Mapping[str, Any]) -> bool:
         broker["code"] in names_of(item.code)
         and item.step == broker["step"]
         and broker["path"] in {None, item.path}
-        and (bool(anywhere) or broker["path"] is None or item.position == broker["position"])
+        and (
+            bool(anywhere)
+            or broker["path"] is None
+            or item.position == broker.get("position", item.position)
+        )
     )
 
 
@@ -789,7 +793,9 @@ def topic_definitions(result: Result, expected: Mapping[str, Any]) -> object:
             "idempotent": item.idempotent,
             "lifecycle_epoch": item.lifecycle_epoch,
             "partitions": item.partitions,
-            "policy": {key: policy.get(key) for key in expected.get(name, {}).get("policy", ())},
+            "policy": {
+                key: texts(policy.get(key)) for key in expected.get(name, {}).get("policy", ())
+            },
             "replication_factor": item.replication_factor,
             "revision": item.revision,
         }
@@ -863,7 +869,7 @@ def version_1_records(result: Result, expected: list[dict[str, Any]]) -> object:
 def totals(result: Result, expected: Any) -> object:
     application = [item for item in result.seen if item.topic != INTERNAL and item.reachable]
     return {
-        "application_records_on_disk": len(application),
+        "application_records_on_disk": sum(not item.transactional[3] for item in application),
         "control_records_on_disk": sum(bool(item.transactional[3]) for item in application),
         "transactional_data_records_on_disk": sum(
             bool(item.transactional[0]) and not item.transactional[3] for item in application
@@ -899,6 +905,37 @@ def segment_facts(result: Result, key: tuple[str, int], log: PartitionLog) -> ob
     ]
 
 
+def entries_of(producers: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    return {name: {"epoch": item.epoch, "seq": item.sequence} for name, item in producers.items()}
+
+
+def producers_checkpoint(result: Result, key: tuple[str, int], log: PartitionLog) -> object:
+    checkpoint = result.plan.producers[key].checkpoint
+    return entries_of(checkpoint.producers) if checkpoint else None
+
+
+def aggregate_bytes(result: Result, key: tuple[str, int], kind: layout.FileKind) -> int | None:
+    """Size of an aggregate file, ``None`` where there is none."""
+    for entry in result.entries:
+        if entry.kind is kind and (entry.topic, entry.partition) == key:
+            return entry.size
+    return None
+
+
+def versions(result: Result, key: tuple[str, int], log: PartitionLog) -> object:
+    return {
+        name.decode(): version for name, version in result.plan.aggregates[key].versions.items()
+    }
+
+
+def latest_snapshots(result: Result, key: tuple[str, int], log: PartitionLog) -> object:
+    return {
+        row.key.decode(): {"payload_bytes": row.payload_bytes, "version": row.version}
+        for row in result.plan.aggregates[key].snapshots
+        if row.current
+    }
+
+
 PartitionFact = Callable[[Result, tuple[str, int], PartitionLog], object]
 PARTITION_FACTS: dict[str, PartitionFact] = {
     "log_start_base": lambda result, key, log: log.log_start,
@@ -908,6 +945,23 @@ PARTITION_FACTS: dict[str, PartitionFact] = {
     "records": lambda result, key, log: log.record_count,
     "hwm_checkpoint": lambda result, key, log: result.plan.hwm[key].stored,
     "segments": segment_facts,
+    "producers_after_start": lambda result, key, log: entries_of(
+        result.plan.producers[key].effective
+    ),
+    "producers_checkpoint": producers_checkpoint,
+    "streams": versions,
+    "stream_files": lambda result, key, log: (
+        aggregate_bytes(result, key, layout.FileKind.AGGREGATE_INDEX) is not None
+        and aggregate_bytes(result, key, layout.FileKind.AGGREGATE_KEYS) is not None
+    ),
+    "stream_index_entries": lambda result, key, log: (
+        (aggregate_bytes(result, key, layout.FileKind.AGGREGATE_INDEX) or 0) // 32
+    ),
+    "snapshot_file": lambda result, key, log: (
+        aggregate_bytes(result, key, layout.FileKind.AGGREGATE_SNAPSHOTS) is not None
+    ),
+    "snapshot_records": lambda result, key, log: len(result.plan.aggregates[key].snapshots),
+    "latest_snapshots": latest_snapshots,
 }
 
 

@@ -53,6 +53,8 @@ MAX_FINDINGS: Final = 1000
 #: A batch ends at this many records or bytes, whichever comes first.
 BATCH_RECORDS: Final = 4096
 BATCH_BYTES: Final = 4 << 20
+#: Runs of frames behind damage that are told apart; what follows counts for the last one.
+MAX_RUNS: Final = 10_000
 
 _U32 = struct.Struct(">I")
 
@@ -201,6 +203,13 @@ class _Scan:
         self.window = Window(source, ref.size)
         self.findings = _Findings(ref)
         self.topic = ref.topic.encode("utf-8", "surrogateescape")
+        # How every record of this partition begins: behind damage, the search looks for this.
+        self.needle = (
+            MAGIC
+            + len(self.topic).to_bytes(2, "big")
+            + self.topic
+            + ref.partition.to_bytes(4, "big")
+        )
         self.position = 0
         self.count = 0
         self.first: int | None = None
@@ -508,7 +517,7 @@ class _Scan:
                     run = [position, 0, 0, record.offset, record.offset]
                 run[1] = position + 4 + length
                 run[2] += 1
-                run[4] = record.offset
+                run[4] = max(run[4], record.offset)
             position += 4 + length
             if len(batch) >= BATCH_RECORDS or batch_bytes >= BATCH_BYTES:
                 self._deliver(batch)
@@ -519,20 +528,24 @@ class _Scan:
         return position
 
     def _resynchronise(self, position: int | None = None) -> None:
-        """Find complete frames of this partition behind the end of the good ones."""
+        """Find complete frames of this partition behind the end of the good ones.
+
+        A record begins with ``CDM2``, its topic and its partition, so the search
+        is for all of that at once.
+        """
         size = self.ref.size
         if position is None:
             position = self.position + 1
         batch: list[ScannedRecord] = []
         batch_bytes = 0
-        run: list[int] | None = None  # start, end, records, first offset, last offset
+        run: list[int] | None = None  # start, end, records, first and highest offset
         while position + 4 + MIN_RECORD_BYTES <= size:
             length = self._frame_at(position)
             if length is None:
                 if run is not None:
                     self._close_run(run)
                     run = None
-                found = self._next_magic(position + 5)
+                found = self.window.find(self.needle, position + 5)
                 if found is None:
                     break
                 position = found - 4
@@ -544,7 +557,7 @@ class _Scan:
                 run = [position, 0, 0, record.offset, record.offset]
             run[1] = position + 4 + length
             run[2] += 1
-            run[4] = record.offset
+            run[4] = max(run[4], record.offset)
             position += 4 + length
             if len(batch) >= BATCH_RECORDS or batch_bytes >= BATCH_BYTES:
                 self._deliver(batch)
@@ -559,6 +572,12 @@ class _Scan:
 
     def _close_run(self, run: list[int]) -> None:
         start, end, records, first, last = run
+        if len(self.runs) == MAX_RUNS:
+            # A file made of nothing but such runs must not cost memory without end.
+            before = self.runs.pop()
+            start, first = before.position, before.first_offset
+            records += before.records
+            last = max(last, before.last_offset)
         self.runs.append(UnreachableRun(start, end - start, records, first, last))
 
     def _frame_at(self, position: int) -> int | None:
@@ -568,33 +587,17 @@ class _Scan:
         not cost more than a walk.
         """
         size = self.ref.size
-        need = 4 + 4 + 2 + len(self.topic) + 4
+        need = 4 + len(self.needle)
         if position + need > size:
             return None
         head = self.window.get(position, need)
-        if head[4:8] != MAGIC:
-            return None
         (length,) = _U32.unpack_from(head, 0)
         if not MIN_RECORD_BYTES <= length <= MAX_RECORD_BYTES or position + 4 + length > size:
             return None
-        if head[8:10] != len(self.topic).to_bytes(2, "big") or head[10:-4] != self.topic:
+        if head[4:] != self.needle:
             return None
-        if _U32.unpack_from(head, need - 4)[0] != self.ref.partition:
-            return None
-        own = record_length(self.window.get, position + 4, position + 4 + length)
+        own = record_length(self.window.probe, position + 4, position + 4 + length)
         return length if own == length else None
-
-    def _next_magic(self, position: int) -> int | None:
-        """Position of the next ``CDM2`` at or behind ``position``."""
-        size = self.ref.size
-        step = 1 << 16
-        while position + 4 <= size:
-            length = min(step, size - position)
-            at = self.window.get(position, length).find(MAGIC)
-            if at >= 0:
-                return position + at
-            position += length - 3
-        return None
 
 
 def _as_text(head: bytes) -> str:

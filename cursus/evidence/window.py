@@ -59,6 +59,30 @@ class Window:
             offset = 0
         return self._buffer[offset : offset + length]
 
+    def probe(self, position: int, length: int) -> bytes:
+        """As :meth:`get`, but a few bytes elsewhere do not move the window.
+
+        Following the lengths of something that may be no record jumps far ahead;
+        filling the window for each jump would read the file many times over.
+        """
+        offset = position - self._start
+        if offset < 0 or offset + length > len(self._buffer):
+            return read_exactly(self._source, length, position)
+        return self._buffer[offset : offset + length]
+
+    def find(self, needle: bytes, position: int) -> int | None:
+        """Position of ``needle`` at or behind ``position``; searched in place, without copying."""
+        while position + len(needle) <= self.size:
+            offset = position - self._start
+            if offset < 0 or offset + len(needle) > len(self._buffer):
+                self.fill(position, len(needle))
+                offset = 0
+            at = self._buffer.find(needle, offset)
+            if at >= 0:
+                return self._start + at
+            position = self._start + len(self._buffer) - len(needle) + 1
+        return None
+
     def fill(self, position: int, length: int) -> tuple[bytes, int]:
         """Make the window begin at ``position`` with at least ``length`` bytes."""
         want = min(max(length, CHUNK), self.size - position)

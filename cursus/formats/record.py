@@ -130,6 +130,61 @@ class Record:
         return bool(self.control_type or self.transaction_marker)
 
 
+class _Draft:
+    """A record while the decoder fills it; it becomes a :class:`Record` by its class.
+
+    The initialiser of a frozen dataclass goes through ``object.__setattr__`` for
+    each field and took two thirds of the time of decoding. This one has the same
+    slots, so the finished object can change its class.
+    """
+
+    __slots__ = Record.__slots__
+
+    def __init__(
+        self,
+        topic: bytes,
+        partition: int,
+        offset: int,
+        producer_id: bytes,
+        sequence: int,
+        epoch: int,
+        payload: bytes,
+        event_type: bytes,
+        schema_version: int,
+        aggregate_version: int,
+        metadata: bytes,
+        key: bytes,
+        transactional_id: bytes,
+        transaction_state: bytes,
+        transaction_marker: bytes,
+        control_type: bytes,
+        control_version: int,
+        control_coordinator_epoch: int,
+        control_key: bytes,
+        control_value: bytes,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.epoch = epoch
+        self.payload = payload
+        self.event_type = event_type
+        self.schema_version = schema_version
+        self.aggregate_version = aggregate_version
+        self.metadata = metadata
+        self.key = key
+        self.transactional_id = transactional_id
+        self.transaction_state = transaction_state
+        self.transaction_marker = transaction_marker
+        self.control_type = control_type
+        self.control_version = control_version
+        self.control_coordinator_epoch = control_coordinator_epoch
+        self.control_key = control_key
+        self.control_value = control_value
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignRecord:
     """A record of another generation, decoded as evidence and never as state.
@@ -429,7 +484,7 @@ def _decode_fast(data: bytes) -> Record:
     at += n
     if at != end or partition > MAX_PARTITION or epoch > MAX_EPOCH:
         raise IndexError
-    return Record(
+    draft: Any = _Draft(
         topic,
         partition,
         offset,
@@ -451,6 +506,9 @@ def _decode_fast(data: bytes) -> Record:
         control_key,
         control_value,
     )
+    draft.__class__ = Record
+    record: Record = draft
+    return record
 
 
 def _decode_slow(data: bytes) -> Record:

@@ -156,7 +156,10 @@ class RecordBatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnreachableRun:
-    """Complete frames found behind damage by resynchronising on ``CDM2``."""
+    """Complete frames found behind damage by resynchronising on ``CDM2``.
+
+    ``first_offset`` is that of the first record, ``last_offset`` the highest one.
+    """
 
     position: int
     length: int

@@ -56,7 +56,7 @@ class PartitionLog:
 
     ``log_start``: base of the lowest live segment (the broker's). ``first_offset``:
     first record found, ``None`` without one. ``log_end``: last offset + 1 (the
-    inspector's; base of an empty log). ``next_offset``: what the broker would
+    inspector's; lowest base when there is no record). ``next_offset``: what the broker would
     give the next record after its recovery. ``cut``: byte position to which the
     active log would be cut, ``None`` without a torn tail. ``readable``: False
     when some segment could not be read, so that counts and ends are not known.
@@ -412,18 +412,15 @@ def _together(
     found: list[Finding],
 ) -> PartitionLog:
     first: int | None = None
-    end = start = 0
+    end = start = scans[0].segment.base if scans else 0
     for scan in scans:
         if scan.first_offset is not None and scan.last_offset is not None:
             if first is None:
                 first = scan.first_offset
             end = scan.last_offset + 1
-        elif first is None:
-            end = scan.segment.base
     cut = None
     following = end
     if scans:
-        start = scans[0].segment.base
         active = scans[-1]
         following = active.expected_next
         if active.end == "torn":

@@ -14,7 +14,7 @@ import pytest
 
 from cursus.evidence.segment_scan import Batch
 from cursus.findings import CATALOGUE, FormatError
-from cursus.formats import timestamps
+from cursus.formats import canonical_json, timestamps
 from cursus.formats import transaction_journal as tj
 from cursus.formats.record import Record
 from cursus.replay import transactions as tx
@@ -46,7 +46,7 @@ class Bytes:
 
 
 def journal_of(vector: dict[str, Any]) -> bytes:
-    return (GOLDEN / "journal" / vector["file"]).read_bytes()
+    return Path(GOLDEN, "journal", str(vector["file"])).read_bytes()
 
 
 def scan_of(vector: dict[str, Any], profile: tx.Profile) -> tx.JournalScan:
@@ -70,7 +70,7 @@ def with_instants(value: Any) -> Any:
 
 def states_of(scan: tx.JournalScan, *, later: bool) -> Any:
     written = [tj.written(scan.latest[name], later=later) for name in sorted(scan.latest)]
-    return with_instants(json.loads(tj.canonical_json.compact(written)))
+    return with_instants(json.loads(canonical_json.compact(written)))
 
 
 def outcome_of(scan: tx.JournalScan, profile: tx.Profile) -> dict[str, Any]:
@@ -262,3 +262,96 @@ def test_visibility(vector: dict[str, Any]) -> None:
 def test_marker_bytes(vector: dict[str, Any]) -> None:
     key, value = tx.marker_control(vector["marker"], vector["coordinator_epoch"])
     assert (key.hex(), value.hex()) == (vector["key_hex"], vector["value_hex"])
+
+
+def test_searching_behind_damage_takes_linear_time() -> None:
+    """Millions of false beginnings cost a walk, not a read of the file for each of them."""
+
+    class Counting(Bytes):
+        got = 0
+
+        def pread(self, length: int, position: int) -> bytes:
+            data = super().pread(length, position)
+            self.got += len(data)
+            return data
+
+    data = bytes(4) + b"x" + (struct.pack(">I", 11) + tj.PAYLOAD_START) * 200_000
+    source = Counting(data)
+    scan = tx.scan_journal(source, len(data))
+    assert (scan.searched, scan.salvage) == (True, [])
+    assert source.got < 5 * len(data)
+
+
+def test_a_tail_that_cannot_be_searched_through_is_not_cut() -> None:
+    """Overlapping false frames use up the search: what was not proven is not repaired."""
+    false = struct.pack(">I", 20_000_000) + tj.PAYLOAD_START
+    data = struct.pack(">I", tj.MAX_PAYLOAD_BYTES) + tj.PAYLOAD_START + b"1" + false * 2_000_000
+    scan = tx.scan_journal(Bytes(data), len(data))
+    assert scan.problem is not None
+    assert (scan.searched, scan.problem.code) == (False, "journal_corrupt_non_tail")
+
+
+def transactional(offset: int, marker: bytes = b"") -> ScannedRecord:
+    state = b"committed" if marker else b"open"
+    return ScannedRecord(
+        100 * offset,
+        100,
+        Record(
+            b"t",
+            0,
+            offset,
+            epoch=1,
+            transactional_id=b"tx",
+            transaction_state=state,
+            transaction_marker=marker,
+        ),
+    )
+
+
+def journal_with(state: str | None) -> tx.JournalReplay:
+    states = {} if state is None else {"tx": tj.transaction(id="tx", epoch=1, state=state)}
+    return tx.JournalReplay(True, True, 0, (), (), states, (), None, (), ())
+
+
+@pytest.mark.parametrize(
+    ("marker", "state", "expected"),
+    [
+        ("", None, ["txn_record_unresolved"] * 2),
+        ("", "open", []),
+        ("", "committing", []),
+        ("", "committed", ["txn_record_unresolved"] * 2),
+        ("", "aborted", ["txn_record_unresolved"] * 2),
+        ("commit", None, []),
+        ("commit", "committing", []),
+        ("commit", "committed", []),
+        ("commit", "open", ["txn_marker_decision_conflict"]),
+        ("commit", "aborted", ["txn_marker_decision_conflict"]),
+        ("abort", "aborted", []),
+        ("abort", "committed", ["txn_marker_decision_conflict"]),
+        ("abort", "committing", ["txn_marker_decision_conflict"]),
+    ],
+)
+def test_logs_against_the_journal(marker: str, state: str | None, expected: list[str]) -> None:
+    """journal.md section 4: what the inspector reports and never repairs."""
+    index = tx.TransactionIndex("t", 0)
+    ref = SegmentRef("t/log", "t", 0, 0, 0, True, False, True, False)
+    records = [transactional(0), transactional(1)]
+    if marker:
+        records.append(transactional(2, marker.encode()))
+    index.visit(Batch(ref, records, reachable=True))
+    found = list(index.findings(journal_with(state)))
+    assert [item.code for item in found] == expected
+    if expected == ["txn_record_unresolved"] * 2:
+        assert [(item.position, item.detail["offset"]) for item in found] == [(0, 0), (100, 1)]
+
+
+def test_records_of_a_decided_transaction_are_not_kept() -> None:
+    index = tx.TransactionIndex("t", 0)
+    ref = SegmentRef("t/log", "t", 0, 0, 0, True, False, True, False)
+    records = [transactional(offset) for offset in range(1500)]
+    index.visit(Batch(ref, records, reachable=True))
+    (held,) = index.open.values()
+    assert (held.count, len(held.addresses)) == (1500, tx.MAX_ADDRESSES)
+    assert list(index.findings(journal_with(None)))[-1].detail["repeated"] == 500
+    index.visit(Batch(ref, [transactional(1500, b"commit")], reachable=True))
+    assert (held.count, held.addresses) == (1500, [])

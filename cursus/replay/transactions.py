@@ -82,7 +82,10 @@ class JournalProblem:
 
 @dataclass(slots=True)
 class JournalScan:
-    """The walk over a journal. ``latest`` holds the last state of each id."""
+    """The walk over a journal. ``latest`` holds the last state of each id.
+
+    ``searched``: all bytes behind the problem were searched for good frames.
+    """
 
     size: int
     frames: list[JournalFrame] = field(default_factory=list)
@@ -90,6 +93,7 @@ class JournalScan:
     positions: dict[str, int] = field(default_factory=dict)
     problem: JournalProblem | None = None
     salvage: list[JournalFrame] = field(default_factory=list)
+    searched: bool = False
     watermark: int | None = None
     next_epoch: int = 0
 
@@ -235,6 +239,8 @@ def _judge_tail(source: ByteSource, scan: JournalScan, profile: Profile) -> None
     if scan.salvage:
         first = scan.salvage[0].position
         reason = f"{len(scan.salvage)} good frames stand behind it, the first at byte {first}"
+    elif not scan.searched:
+        reason = "what stands behind it is too confused to prove that nothing is lost"
     elif problem.code == "journal_frame_truncated" and problem.found_length is not None:
         left = scan.size - position - 4
         if 0 < problem.found_length <= tj.MAX_PAYLOAD_BYTES and left > 0:
@@ -265,47 +271,55 @@ def _not_cut(data: bytes, length: int) -> str:
 def _salvage(source: ByteSource, scan: JournalScan) -> None:
     """Good frames behind the problem: plausible length, good checksum, a journal document.
 
-    The checksums together cover at most four times the file and one frame: a
-    file made of overlapping false frames must not cost the square of its size.
+    The file is read once through a window. The checksums together cover at most
+    four times the file and one frame: a file made of overlapping false frames
+    must not cost the square of its size. Where that is used up nothing is known
+    of the rest, and ``searched`` stays False.
     """
     assert scan.problem is not None
-    size = scan.size
+    size, mark = scan.size, tj.PAYLOAD_START
     budget = 4 * size + tj.MAX_PAYLOAD_BYTES
-    position = scan.problem.position + 1
-    while position + tj.OVERHEAD < size:
-        at = _find(source, size, position + 4)
-        if at is None:
-            return
-        start = at - 4
-        (length,) = _U32.unpack(_read(source, 4, start))
-        if not 0 < length <= tj.MAX_PAYLOAD_BYTES or start + tj.OVERHEAD + length > size:
-            position = start + 1
+    position = scan.problem.position + 5  # of a mark; it stands behind a frame's length
+    start, data = position, b""
+    while position + len(mark) <= size:
+        if position + len(mark) > start + len(data):
+            start, data = position, _read(source, min(_CHUNK, size - position), position)
+        at = data.find(mark, position - start)
+        if at < 0:
+            position = start + len(data) - len(mark) + 1
             continue
-        budget -= length
+        position = start + at
+        budget -= _plausible(source, size, position - 4)
         if budget < 0:
             return
-        data = _read(source, length + 4, at)
-        if _U32.unpack(data[length:])[0] != tj.checksum(data[:length]):
-            position = start + 1
-            continue
-        try:
-            envelope = tj.decode(data[:length], versions=VERSIONS["B"])
-        except FormatError:
-            position = start + 1
-            continue
-        scan.salvage.append(_row(envelope, envelope.transaction, start, length, salvage=True))
-        position = start + tj.OVERHEAD + length
+        frame = _good_frame(source, size, position - 4)
+        if frame is None:
+            position += 1
+        else:
+            scan.salvage.append(frame)
+            position = frame.position + frame.length + 4
+    scan.searched = True
 
 
-def _find(source: ByteSource, size: int, position: int) -> int | None:
-    mark = tj.PAYLOAD_START
-    while position + len(mark) <= size:
-        data = _read(source, min(_CHUNK, size - position), position)
-        at = data.find(mark)
-        if at >= 0:
-            return position + at
-        position += len(data) - len(mark) + 1
-    return None
+def _plausible(source: ByteSource, size: int, position: int) -> int:
+    """Payload length of the frame that begins at ``position``, 0 when it cannot be one."""
+    (length,) = _U32.unpack(_read(source, 4, position))
+    fits = 0 < length <= tj.MAX_PAYLOAD_BYTES and position + tj.OVERHEAD + length <= size
+    return int(length) if fits else 0
+
+
+def _good_frame(source: ByteSource, size: int, position: int) -> JournalFrame | None:
+    length = _plausible(source, size, position)
+    if not length:
+        return None
+    data = _read(source, length + 4, position + 4)
+    if _U32.unpack(data[length:])[0] != tj.checksum(data[:length]):
+        return None
+    try:
+        envelope = tj.decode(data[:length], versions=VERSIONS["B"])
+    except FormatError:
+        return None
+    return _row(envelope, envelope.transaction, position, length, salvage=True)
 
 
 def import_problem(state: Transaction, profile: Profile = "A") -> tuple[str, str] | None:
@@ -423,7 +437,9 @@ def replay_journal(
         return _empty(True, False, (finding("file_unreadable", path, message=text, step=4),))
     found: list[Finding] = []
     cut = None
-    if scan.problem is not None:
+    if scan.problem is not None and scan.problem.repair and evidence.in_use:
+        found.append(_in_progress(scan))
+    elif scan.problem is not None:
         found.append(_problem_finding(scan))
         if scan.problem.repair:
             cut = (scan.problem.position, scan.size - scan.problem.position)
@@ -492,6 +508,20 @@ def _problem_finding(scan: JournalScan) -> Finding:
         step=4,
         lost=Lost(bytes=left, records=len(scan.salvage)),
         **facts,
+    )
+
+
+def _in_progress(scan: JournalScan) -> Finding:
+    problem = scan.problem
+    assert problem is not None
+    return finding(
+        "write_in_progress",
+        layout.JOURNAL,
+        position=problem.position,
+        length=scan.size - problem.position,
+        message=f"{problem.message}; a broker is using the directory and may be writing it "
+        "right now",
+        step=4,
     )
 
 
@@ -673,6 +703,16 @@ class OpenRecords:
     addresses: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
+#: States whose markers are still to come.
+_UNDER_WAY: Final = frozenset({"open", "committing", "prepare_commit", "prepare_abort"})
+#: States that a marker cannot stand beside: it is written while the decision is
+#: being carried out, or later.
+_CONTRADICTS: Final = {
+    "commit": frozenset({"open", "aborted", "prepare_abort"}),
+    "abort": frozenset({"open", "committing", "committed", "prepare_commit"}),
+}
+
+
 class TransactionIndex:
     """Open records and markers of one partition (journal.md section 5)."""
 
@@ -700,21 +740,22 @@ class TransactionIndex:
                         path,
                         item.position,
                     )
+                if key in self.open:
+                    self.open[key].addresses.clear()  # decided: nobody asks where they are
             elif record.transaction_state == b"open" and record.transactional_id:
                 records = self.open.get(key)
                 if records is None:
                     records = self.open[key] = OpenRecords(record.offset)
                 records.first_offset = min(records.first_offset, record.offset)
                 records.count += 1
-                if len(records.addresses) < MAX_ADDRESSES:
+                if len(records.addresses) < MAX_ADDRESSES and key not in self.markers:
                     records.addresses.append((path, item.position, item.length, record.offset))
 
     def findings(self, journal: JournalReplay) -> Iterable[Finding]:
         """Records nobody can decide any more, and markers that contradict the journal."""
         for (name, epoch), marker in sorted(self.markers.items()):
             decision = journal.decision(name.decode("utf-8", "surrogateescape"), epoch)
-            other = {"commit": "aborted", "abort": "committed"}.get(marker.kind)
-            if decision is not None and decision == other:
+            if decision is not None and decision in _CONTRADICTS.get(marker.kind, ()):
                 yield finding(
                     "txn_marker_decision_conflict",
                     marker.path,
@@ -734,8 +775,10 @@ class TransactionIndex:
         self, name: bytes, epoch: int, records: OpenRecords, journal: JournalReplay
     ) -> Iterable[Finding]:
         text = name.decode("utf-8", "surrogateescape")
-        if (name, epoch) in self.markers or journal.decision(text, epoch) in {"open", "committing"}:
+        decision = journal.decision(text, epoch)
+        if (name, epoch) in self.markers or decision in _UNDER_WAY:
             return
+        known = f"although the journal says {decision}" if decision else "and no journal entry"
         for path, position, length, offset in records.addresses:
             yield finding(
                 "txn_record_unresolved",
@@ -743,7 +786,7 @@ class TransactionIndex:
                 position=position,
                 length=length,
                 message=f'offset {offset} of transaction "{canonical_json.shorten(text)}" epoch '
-                f"{epoch} has no marker, and the journal has no decision",
+                f"{epoch} has no marker, {known}",
                 step=4,
                 topic=self.topic,
                 partition=self.partition,

@@ -815,7 +815,6 @@ _add(
             2,
             "The lifecycle marker of a topic is not a number above 0.",
             "Restore .cursus_lifecycle_epoch from the same moment, or clean bootstrap.",
-            also_named=("lifecycle_marker_unreadable",),
         ),
         FindingCode(
             "lifecycle_marker_ahead",
@@ -1644,6 +1643,11 @@ _add(
             None,
             "An entry cannot be opened or read.",
             "Run the inspector as the account of the broker; on an I/O error look at the device before anything else.",
+            also_named=(
+                "manifest_unreadable",
+                "topic_directory_unreadable",
+                "lifecycle_marker_unreadable",
+            ),
         ),
         FindingCode(
             "file_changed_while_reading",

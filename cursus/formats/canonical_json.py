@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -328,6 +328,28 @@ def _write(value: Writable, indent: str | None, line: str) -> str:
     deeper = "" if indent is None else line + indent
     elements = [f"{deeper}{_write(item, indent, deeper)}" for item in value]
     return "[" + ",".join(elements) + (line if elements else "") + "]"
+
+
+def object_starts(data: bytes, depth: int) -> Iterator[int]:
+    """Positions of the objects that stand ``depth`` brackets deep; the outermost is at depth 1.
+
+    For a document that was read; brackets inside strings do not count.
+    """
+    level = 0
+    position = 0
+    while (match := _STRING_OR_BRACKET.search(data, position)) is not None:
+        token, position = match.group(), match.end()
+        if token == b'"':
+            end = _STRING_END.match(data, position)
+            if end is None:
+                return
+            position = end.end()
+        elif token in b"{[":
+            level += 1
+            if level == depth and token == b"{":
+                yield match.start()
+        else:
+            level -= 1
 
 
 def document_end(data: bytes) -> int | None:

@@ -39,7 +39,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from cursus.findings import FormatError
 from cursus.formats import canonical_json
@@ -70,6 +72,9 @@ RESERVED_NAMES: Final = frozenset(
         "raft",
     }
 )
+
+
+Judged = TypeVar("Judged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +237,9 @@ def decode(data: bytes, *, whole_definition_rules: bool = True) -> Manifest:
     ``whole_definition_rules`` adds the internal contract and the compaction
     rule, as the inspector and every save do; the broker's own load leaves them
     to the restore (manifest.md sections 2.2 and 3.1). Raises
-    :class:`FormatError` with the codes of section 3.1.
+    :class:`FormatError` with the codes of section 3.1; its ``position`` is a
+    byte of ``data``: of what cannot be read, of what follows, or of the object
+    that breaks a rule (``None`` for the document as a whole).
     """
     if len(data) > MAX_BYTES:
         raise FormatError("manifest_too_large", f"manifest is over {MAX_BYTES} bytes")
@@ -242,7 +249,10 @@ def decode(data: bytes, *, whole_definition_rules: bool = True) -> Manifest:
     listed = root.get("topics")
     if listed is not None and not isinstance(listed, list):
         raise _wrong_type("topics", "an array")
-    raw = [_definition(item) for item in listed or []]
+    items = listed or []
+    raw = [
+        _at(data, items, number, partial(_definition, item)) for number, item in enumerate(items)
+    ]
     if end != len(data):
         raise FormatError(
             "manifest_trailing_content",
@@ -256,31 +266,60 @@ def decode(data: bytes, *, whole_definition_rules: bool = True) -> Manifest:
             f"unsupported topic metadata version {version}; clean bootstrap required",
             version=version,
         )
-    return Manifest(_checked(raw, whole_definition_rules))
+    # The inspector looks at the required numbers of all topics first, a broker topic by topic.
+    if whole_definition_rules:
+        for number, definition in enumerate(raw):
+            _at(data, items, number, partial(_check_required, definition))
+    seen: dict[str, TopicDefinition] = {}
+    for number, definition in enumerate(raw):
+        _at(data, items, number, partial(_take, definition, seen, whole_definition_rules))
+    return Manifest(tuple(seen[name] for name in sorted(seen)))
 
 
-def _checked(raw: list[TopicDefinition], whole: bool) -> tuple[TopicDefinition, ...]:
+def _at(
+    data: bytes,
+    items: list[JsonValue],
+    number: int,
+    judge: Callable[[], Judged],
+) -> Judged:
+    """Judge one definition; what it violates is said with its number and its first byte."""
+    try:
+        return judge()
+    except FormatError as error:
+        position = None
+        if isinstance(items[number], dict):
+            before = sum(isinstance(item, dict) for item in items[:number])
+            starts = canonical_json.object_starts(data, 3)
+            position = next(islice(starts, before, None), None)
+        text = f"topics[{number}]: {error.message}"
+        raise FormatError(error.code, text, position=position, **error.detail) from None
+
+
+def _check_required(definition: TopicDefinition) -> None:
     required: tuple[tuple[str, Callable[[TopicDefinition], int]], ...] = (
         ("topic_revision_missing", lambda item: item.revision),
         ("topic_replication_factor_missing", lambda item: item.replication_factor),
         ("topic_lifecycle_epoch_missing", lambda item: item.lifecycle_epoch),
     )
-    for definition in raw:
-        for code, value in required:
-            if value(definition) == 0:
-                name = canonical_json.shorten(definition.name)
-                raise FormatError(code, f'topic "{name}": {code.removeprefix("topic_")}')
-    seen: dict[str, TopicDefinition] = {}
-    for definition in raw:
-        found = normalize(definition)
-        if whole:
-            check_internal_contract(found)
-        if found.name in seen:
-            raise FormatError("topic_duplicate", f'topic "{found.name}" is declared twice')
-        if whole:
-            check_compaction(found)
-        seen[found.name] = found
-    return tuple(seen[name] for name in sorted(seen))
+    for code, value in required:
+        if value(definition) == 0:
+            name = canonical_json.shorten(definition.name)
+            raise FormatError(
+                code, f'topic "{name}": {code.removeprefix("topic_").replace("_", " ")}'
+            )
+
+
+def _take(definition: TopicDefinition, seen: dict[str, TopicDefinition], whole: bool) -> None:
+    if not whole:
+        _check_required(definition)
+    found = normalize(definition)
+    if whole:
+        check_internal_contract(found)
+    if found.name in seen:
+        raise FormatError("topic_duplicate", f'topic "{found.name}" is declared twice')
+    if whole:
+        check_compaction(found)
+    seen[found.name] = found
 
 
 def _first_value(data: bytes) -> tuple[JsonValue, int]:

@@ -40,7 +40,9 @@ from cursus.replay.topics import (
     ManifestReplay,
     TopicsReplay,
     TopicStorage,
+    at_stake,
     judge_topics,
+    not_opened,
     replay_manifest,
 )
 from cursus.replay.transactions import (
@@ -233,6 +235,7 @@ class _Planner:
             if topic is not internal:
                 self._scan_topic(topic, None)
         consumers = self._consumers(manifest, topics, internal)
+        self._at_stake()
         journal = self._journal(manifest, consumers)
         producers, aggregates, hwm = self._checkpoints()
         return self._conclude(manifest, topics, consumers, journal, producers, aggregates, hwm)
@@ -313,12 +316,27 @@ class _Planner:
             if topic.state == "resumable":
                 # A start empties this directory: nothing in it can stop it.
                 log = replace(log, findings=tuple(_set_aside(item) for item in log.findings))
+            elif topic.state == "undeclared":
+                # Nobody opens it, so a start neither stops at it nor cleans it up.
+                log = replace(log, findings=tuple(map(not_opened, log.findings)))
             self.partitions[key] = log
             if part is not None:
                 self.parts[key] = part
                 if log.segments and not any(_stops(item) for item in log.findings):
                     self.opens.add(key)
             self._add(log.findings, 3 if internal else 2)
+
+    def _at_stake(self) -> None:
+        """What the topics hold whose truncation is unfinished, now that they are scanned."""
+        by_topic: dict[str, list[PartitionLog]] = {}
+        for (topic, _), log in self.partitions.items():
+            by_topic.setdefault(topic, []).append(log)
+        self.found[2] = [
+            at_stake(item, by_topic.get(item.path, []))
+            if item.code in {"lifecycle_reset_pending", "truncation_resumable"}
+            else item
+            for item in self.found[2]
+        ]
 
     def _part(self, topic: TopicStorage, partition: int) -> _Part:
         if topic.definition is not None:

@@ -17,19 +17,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from cursus import layout
-from cursus.findings import Finding, FormatError, finding
+from cursus.findings import Finding, FormatError, Lost, finding
 from cursus.formats import checkpoints, topic_manifest
 from cursus.formats.topic_manifest import TopicDefinition
 from cursus.layout import FileKind
 from cursus.replay.interfaces import Entry, Evidence, UnreadableError
-from cursus.replay.segments import PartitionFiles
+from cursus.replay.segments import PartitionFiles, PartitionLog
 
 #: A broker's own notion of a persisted topic log is wider than the canonical name.
-_PERSISTED_LOG: Final = re.compile(r"partition_\+?([0-9]+)_segment_.*\.log", re.DOTALL)
+_PERSISTED_LOG: Final = re.compile(r"partition_([+-]?[0-9]+)_segment_.*\.log", re.DOTALL)
+_MAX_PARSED_PARTITION: Final = 2**63 - 1
+#: Missing partitions: all of a topic's up to this many, and after as many in all the lowest only.
+MAX_MISSING: Final = 100
+MAX_MISSING_IN_ALL: Final = 1000
 _PARTITION_KINDS: Final = {
     FileKind.HWM,
     FileKind.PRODUCERS,
@@ -58,9 +63,10 @@ class ManifestReplay:
 class TopicStorage:
     """A topic as the directories show it.
 
-    ``state``: ``live`` (declared, or the manifest cannot be read), ``undeclared``,
-    ``reset_pending`` (refused, decision 9) or ``resumable`` (a start empties it,
-    decision 33). ``marker_epoch``: what the lifecycle marker says.
+    ``state``: ``live`` (declared, or the manifest cannot be read), ``undeclared``
+    (a start takes no notice of what stands inside), ``reset_pending`` (refused,
+    decision 9) or ``resumable`` (a start empties it, decision 33).
+    ``marker_epoch``: what the lifecycle marker says.
     """
 
     name: str
@@ -188,8 +194,10 @@ def persisted_topics(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _is_persisted_log(entry: Entry) -> bool:
-    name = entry.path.rpartition("/")[2]
-    return entry.type != "directory" and _PERSISTED_LOG.fullmatch(name) is not None
+    if entry.type == "directory":
+        return False
+    match = _PERSISTED_LOG.fullmatch(entry.path.rpartition("/")[2])
+    return match is not None and 0 <= int(match[1]) <= _MAX_PARSED_PARTITION
 
 
 def judge_topics(evidence: Evidence, manifest: ManifestReplay) -> TopicsReplay:
@@ -199,6 +207,8 @@ def judge_topics(evidence: Evidence, manifest: ManifestReplay) -> TopicsReplay:
     declared = manifest.by_name
     readable = manifest.present and manifest.definitions is not None
     persisted = set(persisted_topics(evidence))
+    # Without a manifest and without logs nothing is declared either: a fresh start.
+    known = readable or (not manifest.present and not persisted)
     undeclared = tuple(sorted(persisted - set(declared))) if readable else ()
     for name in undeclared:
         found.append(
@@ -217,16 +227,30 @@ def judge_topics(evidence: Evidence, manifest: ManifestReplay) -> TopicsReplay:
         if entry.type != "directory" or not layout.is_topic_name(entry.path):
             continue
         name = entry.path
-        state = "undeclared" if readable and name not in declared else "live"
+        state = "undeclared" if known and name not in declared else "live"
         topic = TopicStorage(name, declared.get(name), True, state)
         _collect(evidence, topic)
         if name in declared or topic.partitions:
             topics[name] = topic
+    unlisted = frozenset(
+        item.path for item in evidence.walk_findings if item.code == "file_unreadable"
+    )
     for name in sorted(declared):
-        found.extend(_judge_declared(evidence, declared[name], topics))
+        budget = MAX_MISSING if len(found) < MAX_MISSING_IN_ALL else 1
+        judge = _Declared(evidence, declared[name], topics, name not in unlisted, budget)
+        found.extend(judge.findings())
     for name in sorted(set(topics) - set(declared)):
-        found.extend(_judge_names(evidence, topics[name]))
+        told = _judge_names(evidence, topics[name])
+        if topics[name].state == "undeclared":
+            told = map(not_opened, told)
+        found.extend(told)
     return TopicsReplay(dict(sorted(topics.items())), tuple(found), undeclared)
+
+
+def not_opened(item: Finding) -> Finding:
+    """``item`` inside a directory that nobody declares: worth a word, nothing to a broker."""
+    severity = "warning" if item.severity == "error" else item.severity
+    return replace(item, effect="ignores", severity=severity)
 
 
 def _collect(evidence: Evidence, topic: TopicStorage) -> None:
@@ -255,64 +279,72 @@ def _collect(evidence: Evidence, topic: TopicStorage) -> None:
             topic.partitions.setdefault(entry.partition, PartitionFiles()).others.append(entry)
 
 
-def _judge_declared(
-    evidence: Evidence, definition: TopicDefinition, topics: dict[str, TopicStorage]
-) -> Iterable[Finding]:
-    name = definition.name
-    topic = topics.get(name)
-    entry = evidence.get(name)
-    if topic is None:
-        topic = topics[name] = TopicStorage(name, definition, False, "live")
-    if definition.lifecycle_epoch >= 2:
-        stop, told = _judge_marker(evidence, definition, topic)
-        yield from told
-        if stop:
-            return
-    if entry is None:
-        yield finding(
-            "declared_topic_storage_missing",
-            name,
-            message=f'topic "{name}" is declared with {definition.partitions} partitions '
-            "and has no directory",
-            topic=name,
-        )
-        return
-    if entry.type != "directory":
-        yield finding(
-            "declared_topic_storage_not_directory",
-            name,
-            message=f'a {entry.type} stands where the directory of topic "{name}" should be',
-            topic=name,
-        )
-        return
-    yield from _judge_names(evidence, topic)
-    present = {
-        partition
-        for partition, files in topic.partitions.items()
-        if files.logs and partition < definition.partitions
-    }
-    # Never loop to the declared number: it may be 2^63-1 (decision 19).
-    if len(present) < definition.partitions and _listed(evidence, name):
-        yield from _missing_partitions(name, definition.partitions, present)
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """One declared topic against what stands there.
 
+    ``listed``: False for a directory that could not be listed, so that nothing
+    is known to be missing there. ``budget``: how many missing partitions are told.
+    """
 
-def _missing_partitions(name: str, count: int, present: set[int]) -> Iterable[Finding]:
-    reported = 0
-    partition = 0
-    missing = count - len(present)
-    while partition < count and reported < 100 and reported < missing:
-        if partition not in present:
-            reported += 1
-            more = missing - reported
-            tail = f", and {more} more" if reported == 100 and more else ""
+    evidence: Evidence
+    definition: TopicDefinition
+    topics: dict[str, TopicStorage]
+    listed: bool
+    budget: int
+
+    def findings(self) -> Iterable[Finding]:
+        """In the order of manifest.md section 4.2."""
+        definition, name = self.definition, self.definition.name
+        topic = self.topics.get(name)
+        entry = self.evidence.get(name)
+        if topic is None:
+            topic = self.topics[name] = TopicStorage(name, definition, False, "live")
+        if definition.lifecycle_epoch >= 2 and self.listed:
+            yield from _judge_marker(self.evidence, definition, topic)
+            if topic.state == "resumable" or (topic.state == "reset_pending" and entry is None):
+                return
+        if entry is None:
             yield finding(
-                "declared_topic_partition_missing",
+                "declared_topic_storage_missing",
                 name,
-                message=f'partition {partition} of topic "{name}" has no active log{tail}',
+                message=f'topic "{name}" is declared with {definition.partitions} partitions '
+                "and has no directory",
                 topic=name,
-                partition=partition,
             )
-        partition += 1
+            return
+        if entry.type != "directory":
+            yield finding(
+                "declared_topic_storage_not_directory",
+                name,
+                message=f'a {entry.type} stands where the directory of topic "{name}" should be',
+                topic=name,
+            )
+            return
+        yield from _judge_names(self.evidence, topic)
+        present = {
+            partition
+            for partition, files in topic.partitions.items()
+            if files.logs and partition < definition.partitions
+        }
+        if len(present) < definition.partitions and self.listed:
+            yield from _missing_partitions(name, definition.partitions, present, self.budget)
+
+
+def _missing_partitions(name: str, count: int, present: set[int], budget: int) -> Iterable[Finding]:
+    """The lowest first. Never loops to the declared number: it may be 2^63-1 (decision 19)."""
+    missing = count - len(present)
+    lowest = islice((p for p in range(count) if p not in present), min(missing, budget))
+    for number, partition in enumerate(lowest, 1):
+        tail = f", and {missing - number} more" if number == budget and missing > number else ""
+        yield finding(
+            "declared_topic_partition_missing",
+            name,
+            message=f'partition {partition} of topic "{name}" has no active log{tail}',
+            topic=name,
+            partition=partition,
+            missing=missing,
+        )
 
 
 def _judge_names(evidence: Evidence, topic: TopicStorage) -> Iterable[Finding]:
@@ -354,6 +386,13 @@ def _judge_log(entry: Entry, topic: str, limit: int | None) -> Iterable[Finding]
             severity="warning" if deleted else None,
             **facts,  # type: ignore[arg-type]
         )
+    elif limit is not None and partition >= limit and not deleted:
+        yield finding(
+            "declared_topic_partition_out_of_range",
+            entry.path,
+            message=f'partition {partition} of topic "{topic}" is not declared ({limit} are)',
+            **facts,  # type: ignore[arg-type]
+        )
     elif out_of_range:
         yield finding(
             "segment_id_out_of_range",
@@ -362,74 +401,96 @@ def _judge_log(entry: Entry, topic: str, limit: int | None) -> Iterable[Finding]
             severity="warning" if deleted else None,
             **facts,  # type: ignore[arg-type]
         )
-    elif limit is not None and partition >= limit and not deleted:
-        yield finding(
-            "declared_topic_partition_out_of_range",
-            entry.path,
-            message=f'partition {partition} of topic "{topic}" is not declared ({limit} are)',
-            **facts,  # type: ignore[arg-type]
-        )
-
-
-def _listed(evidence: Evidence, directory: str) -> bool:
-    """False for a directory that could not be listed: nothing is known to be missing there."""
-    return not any(
-        item.code == "file_unreadable" and item.path == directory for item in evidence.walk_findings
-    )
 
 
 # -- the lifecycle marker ------------------------------------------------------------
 
 
+def at_stake(item: Finding, logs: Iterable[PartitionLog]) -> Finding:
+    """``item`` with what stands in the partitions that a truncation would empty.
+
+    For ``lifecycle_reset_pending`` and ``truncation_resumable``, once the logs of
+    that topic, ``logs``, were scanned: records and bytes, and offsets where there is one
+    partition.
+    """
+    found = list(logs)
+    records = sum(log.record_count for log in found)
+    size = sum(scan.segment.size for log in found for scan in log.segments)
+    first = last = None
+    if len(found) == 1 and found[0].first_offset is not None:
+        first, last = found[0].first_offset, found[0].log_end - 1
+    return replace(
+        item, lost=Lost(bytes=size, records=records, first_offset=first, last_offset=last)
+    )
+
+
 def _judge_marker(
     evidence: Evidence, definition: TopicDefinition, topic: TopicStorage
-) -> tuple[bool, list[Finding]]:
-    """Is a truncation unfinished? Returns whether the topic's storage is judged no further."""
+) -> Iterable[Finding]:
+    """Is a truncation unfinished? Sets the state of ``topic``."""
     name, epoch = definition.name, definition.lifecycle_epoch
-    path = f"{name}/{layout.LIFECYCLE_EPOCH}"
-    found, problem = _read_epoch(evidence, path)
+    found, problem = _read_epoch(evidence, f"{name}/{layout.LIFECYCLE_EPOCH}")
     if problem is not None:
-        return True, [problem]
+        yield problem
+        return
     topic.marker_epoch = found
     if found == epoch:
-        return False, []
+        return
+    facts: dict[str, object] = {"topic": name, "epoch": epoch, "found": found}
     if found is not None and found > epoch:
-        return True, [
-            finding(
-                "lifecycle_marker_ahead",
-                path,
-                message=f"marker says epoch {found}, the manifest says {epoch}",
-                topic=name,
-                epoch=epoch,
-                found=found,
-            )
-        ]
-    told = f"says epoch {found}" if found is not None else "is missing"
-    begun, _ = _read_epoch(evidence, f"{name}/{layout.LIFECYCLE_EPOCH_TEMP}")
-    if begun == epoch:
-        # Written and synced before the manifest was: the decision is ours and durable.
-        topic.state = "resumable"
-        return True, [
-            finding(
-                "truncation_resumable",
-                name,
-                message=f"truncation to epoch {epoch} was decided and not finished; "
-                f"the marker {told}",
-                topic=name,
-                epoch=epoch,
-            )
-        ]
-    topic.state = "reset_pending"
-    return True, [
-        finding(
-            "lifecycle_reset_pending",
-            name,
-            message=f"the manifest is at lifecycle epoch {epoch}, the marker {told}",
-            topic=name,
-            epoch=epoch,
-            found=found,
+        yield finding(
+            "lifecycle_marker_ahead",
+            f"{name}/{layout.LIFECYCLE_EPOCH}",
+            message=f"marker says epoch {found}, the manifest says {epoch}",
+            **facts,  # type: ignore[arg-type]
         )
-    ]
+        return
+    told = f"says epoch {found}" if found is not None else "is missing"
+    # Ours writes and syncs it before the manifest, so that it proves a decision of this topic.
+    decided, hidden = _proves_decision(evidence, definition)
+    if decided and definition.revision > 1:
+        topic.state = "resumable"
+        yield finding(
+            "truncation_resumable",
+            name,
+            message=f"truncation to epoch {epoch} was decided and not finished; the marker {told}",
+            **facts,  # type: ignore[arg-type]
+        )
+        return
+    topic.state = "reset_pending"
+    if decided:
+        yield finding(
+            "lifecycle_pending_revision_invalid",
+            name,
+            message=f"truncation to epoch {epoch} is unfinished, but the topic is at revision 1",
+            **facts,  # type: ignore[arg-type]
+        )
+        return
+    yield finding(
+        "lifecycle_reset_pending",
+        name,
+        message=f"the manifest is at lifecycle epoch {epoch}, the marker {told}",
+        effect="unknown" if hidden else None,
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def _proves_decision(evidence: Evidence, definition: TopicDefinition) -> tuple[bool, bool]:
+    """Does the temporary marker stand for this very truncation (decision 33)?
+
+    Only its exact bytes count, and never in the internal topic, which nobody can
+    truncate: what follows from it is that records go. The second value is True
+    when the file may not be read, so that a broker may know better.
+    """
+    path = f"{definition.name}/{layout.LIFECYCLE_EPOCH_TEMP}"
+    entry = evidence.get(path)
+    if entry is None or entry.type != "file" or definition.name == layout.INTERNAL_TOPIC:
+        return False, False
+    try:
+        data = evidence.read(path, checkpoints.MAX_NUMBER_BYTES)
+    except UnreadableError as error:
+        return False, error.finding.detail.get("errno") in {"EACCES", "EPERM"}
+    return data == checkpoints.encode_lifecycle_epoch(definition.lifecycle_epoch), False
 
 
 def _read_epoch(evidence: Evidence, path: str) -> tuple[int | None, Finding | None]:

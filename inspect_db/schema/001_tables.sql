@@ -37,7 +37,7 @@
 --   first_offset: Offset of the first record; null without one.
 --   last_offset: Offset of the last record; null without one.
 
-pragma application_id = 1129665106;
+pragma application_id = 1129665107;
 pragma user_version = 1;
 
 -- table build: How and when this index was made; one row.
@@ -198,7 +198,7 @@ create table topics (
 --   damaged: 1 when a segment has damage.
 create table partitions (
     topic any not null,
-    partition integer not null,
+    partition any not null,
     internal integer not null,
     log_start any not null,
     first_offset any,
@@ -233,7 +233,7 @@ create table partitions (
 create table segments (
     file_id integer primary key references files,
     topic any not null,
-    partition integer not null,
+    partition any not null,
     base_offset any not null,
     active integer not null,
     deleted integer not null,
@@ -294,7 +294,7 @@ create table largest_records (
     position integer not null,
     length integer not null,
     topic any not null,
-    partition integer not null,
+    partition any not null,
     record_offset any not null,
     payload_bytes integer not null
 ) strict;
@@ -326,7 +326,7 @@ create table index_findings (
 create table record_shapes (
     shape_id integer primary key,
     topic any,
-    partition integer,
+    partition any,
     producer any,
     epoch integer not null,
     event_type any,

@@ -143,7 +143,7 @@ create table replayed_revisions (
 create table replayed_offsets (
     group_name any not null,
     topic any not null,
-    partition integer not null,
+    partition any not null,
     committed_offset any not null,
     log_start any,
     log_end any,
@@ -212,7 +212,7 @@ create table transaction_partitions (
     transactional_id any not null,
     epoch any not null,
     topic any not null,
-    partition integer not null,
+    partition any not null,
     staged_records integer not null,
     open_records integer not null,
     first_open_offset any,
@@ -244,7 +244,7 @@ create table transaction_offsets (
 --   effective_sequence: Sequence that counts after a start.
 create table producer_states (
     topic any not null,
-    partition integer not null,
+    partition any not null,
     producer any not null,
     log_epoch any,
     log_sequence any,
@@ -264,7 +264,7 @@ create table producer_states (
 --   duplicates: Records whose sequence is not above the one before.
 create table producer_runs (
     topic any not null,
-    partition integer not null,
+    partition any not null,
     producer any not null,
     epoch any not null,
     first_sequence any not null,
@@ -289,7 +289,7 @@ create table checkpoints (
     file_id integer references files,
     kind text not null,
     topic any not null,
-    partition integer,
+    partition any,
     present integer not null,
     form text,
     stored any,
@@ -302,7 +302,7 @@ create table checkpoints (
 --   version: Highest version.
 create table aggregates (
     topic any not null,
-    partition integer not null,
+    partition any not null,
     key any not null,
     version any not null,
     primary key (topic, partition, key)
@@ -318,7 +318,7 @@ create table aggregate_gaps (
     position integer,
     length integer,
     topic any not null,
-    partition integer not null,
+    partition any not null,
     key any not null,
     expected any not null,
     found any not null
@@ -334,7 +334,7 @@ create table aggregate_snapshots (
     position integer not null,
     length integer not null,
     topic any not null,
-    partition integer not null,
+    partition any not null,
     key any not null,
     version any not null,
     payload_bytes integer not null,

@@ -265,31 +265,6 @@ from offset_snapshots as s
 join files as f on f.file_id = s.file_id
 where s.code in ('offset_snapshot_conflict', 'initial_offset_revision_conflict');
 
--- view offset_regressions: Snapshots of the life that counts which move an offset back.
---   previous_offset: Offset of this partition in the revision before.
---   change: Difference to it.
---   timestamp: When it was written; decides nothing.
-create view offset_regressions as
-select
-    s.group_name,
-    s.topic,
-    i.item_partition,
-    s.epoch,
-    s.revision,
-    i.item_offset,
-    i.previous_offset,
-    i.change,
-    s.timestamp,
-    f.path,
-    s.file_id,
-    s.position,
-    s.length
-from offset_snapshots as s
-join offset_snapshot_items as i on i.file_id = s.file_id and i.position = s.position
-join files as f on f.file_id = s.file_id
-where s.code = 'snapshot_offset_regression'
-  and (i.change < 0 or (typeof(i.change) = 'text' and i.change like '-%'));
-
 -- view dropped_partitions: Snapshots that leave out a partition that was committed.
 --   timestamp: When it was written; decides nothing.
 create view dropped_partitions as

@@ -519,3 +519,25 @@ select
 from said as s
 join counted as c on c.counter = s.counter
 where c.by_records <> s.by_broker;
+
+-- view offset_regressions: Offsets that a refused snapshot of the life that counts moves back.
+--   before_offset: Committed offset before.
+--   timestamp: When it was written; decides nothing.
+create view offset_regressions as
+select
+    s.group_name,
+    s.topic,
+    q.item_partition,
+    s.epoch,
+    s.revision,
+    q.item_offset,
+    q.before_offset,
+    s.timestamp,
+    f.path,
+    s.file_id,
+    s.position,
+    s.length
+from offset_snapshots as s
+join check_q5 as q on q.file_id = s.file_id and q.position = s.position
+join files as f on f.file_id = s.file_id
+where s.code = 'snapshot_offset_regression';

@@ -338,7 +338,7 @@ class _Scan:
             position,
             f"offset {offset} follows offset {last}",
             length=length,
-            detail={"expected": last + 1, "found": offset},
+            detail={"previous": last, "expected": last + 1, "found": offset},
         )
 
     # -- what stands where the good frames end ---------------------------------

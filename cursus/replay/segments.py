@@ -110,7 +110,9 @@ def judge_partition(
         if index is None:
             found.append(finding("index_missing", entry.path, step=step))
         else:
-            found.extend(index.close(scan.end_position))
+            # What stands behind damage cannot be compared, and is no shorter log either.
+            whole = scan.end in {"clean", "torn"}
+            found.extend(index.close(scan.end_position, scan.end_position if whole else ref.size))
     live = {entry.base for entry in files.logs}
     found.extend(
         finding("index_without_log", entry.path, step=step)
@@ -270,22 +272,24 @@ class _IndexCheck:
                 break
         self._next = at
 
-    def close(self, log_bytes: int) -> list[Finding]:
-        """Findings, now that the number of good bytes of the log is known."""
-        beyond = False
+    def close(self, checked: int, log_bytes: int) -> list[Finding]:
+        """Findings, now that the scan is over.
+
+        ``checked``: end of the good frames. ``log_bytes``: valid bytes of the log
+        (more than ``checked`` where damage stands in between).
+        """
         for at in range(self._next, len(self.positions)):
-            if self.positions[at] >= log_bytes:
-                beyond = True
-                self._report_mismatches()
+            position = self.positions[at]
+            if position < checked:
+                self._mismatches.append(at)
+            elif position >= log_bytes:
                 self.add(
                     "index_entry_beyond_log",
                     16 * at,
-                    f"entry points to byte {self.positions[at]}; the log has {log_bytes} bytes",
+                    f"entry points to byte {position}; the log has {log_bytes} bytes",
                 )
                 break
-            self._mismatches.append(at)
-        if not beyond:
-            self._report_mismatches()
+        self._report_mismatches()
         self.found.sort(key=lambda item: item.position or 0)
         return self.found
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ OVERRIDES = {
 }
 
 
-def each(section: str) -> Any:
+def each(section: str) -> pytest.MarkDecorator:
     items = VECTORS[section]
     names = [str(item.get("name", number)) for number, item in enumerate(items)]
     return pytest.mark.parametrize("vector", items, ids=names)
@@ -126,9 +129,26 @@ def test_topic_match(vector: dict[str, Any]) -> None:
     assert cm.topic_matches(vector["pattern"], vector["topic"]) is vector["match"]
 
 
+def test_topic_match_agrees_with_regular_expressions_on_every_short_pattern() -> None:
+    """The reference compiles the pattern; each pattern of four characters on each topic."""
+    texts = ["".join(t) for n in range(5) for t in itertools.product("ab\n", repeat=n)]
+    for length in range(5):
+        for characters in itertools.product("ab*?", repeat=length):
+            pattern = "".join(characters)
+            wanted = re.compile(pattern.replace("*", ".*").replace("?", "."))
+            for text in texts:
+                assert cm.topic_matches(pattern, text) is bool(wanted.fullmatch(text)), (
+                    pattern,
+                    text,
+                )
+
+
 def test_hostile_patterns_do_not_explode() -> None:
     assert not cm.topic_matches("*a" * 200 + "b", "a" * 400)
     assert cm.topic_matches("*" * 5000, "a" * 5000)
+    half = 500_000
+    assert not cm.topic_matches("*" + "a" * half + "b", "a" * 2 * half)
+    assert cm.topic_matches("*" + "a" * half + "*", "a" * 2 * half)
     assert not cm.topic_matches("a*", "a\nb")
     assert cm.topic_matches("a*\n*b", "aXX\nYb")
 
@@ -140,19 +160,109 @@ def test_internal_partition_count(vector: dict[str, Any]) -> None:
 
 @each("unversioned_classification")
 def test_unversioned_shape(vector: dict[str, Any]) -> None:
-    shape, items = cm.classify_unversioned(payload_of(vector))
-    assert shape == vector["shape"]
-    assert [{"partition": i.partition, "offset": i.offset} for i in items] == vector.get(
+    found = cm.decode_unversioned(payload_of(vector))
+    assert found.shape == vector["shape"]
+    assert [{"partition": i.partition, "offset": i.offset} for i in found.offsets] == vector.get(
         "offsets", []
     )
 
 
-def test_placement_of_a_later_version_is_named() -> None:
-    payload = (
-        b'{"version":4,"type":"group_lifecycle_snapshot","group":"g","epoch":1,"lifecycle":{}}'
+def test_unversioned_record_keeps_its_names_and_its_local_time() -> None:
+    found = cm.decode_unversioned(
+        b'{"group":"reports","topic":"orders","offsets":[{"partition":2,"offset":14}],'
+        b'"timestamp":"2026-04-20T10:28:57.416019123+09:00"}'
     )
+    assert (found.shape, found.group, found.topic) == ("bulk", "reports", "orders")
+    assert found.offsets == (cm.OffsetItem(2, 14),)
+    assert found.timestamp_text == "2026-04-20T10:28:57.416019123+09:00"
+
+
+def test_a_timestamp_is_kept_as_it_was_written_and_changes_nothing() -> None:
+    body = '{"version":1,"type":"group_tombstone","group":"g","epoch":2,"timestamp":"%s"}'
+    one = cm.decode((body % "2026-09-02T02:00:00.5000+02:00").encode())
+    other = cm.decode((body % "2026-09-02T00:00:00.5Z").encode())
+    assert one.timestamp_text == "2026-09-02T02:00:00.5000+02:00"
+    assert one == other
+    assert cm.encode(one) == cm.encode(other)
+
+
+LATER = {
+    "2 registration": (
+        b'{"version":2,"type":"group_registration","group":"g","topics":["a","b"],'
+        b'"topic_partitions":[{"topic":"a","partition":0},{"topic":"b","partition":1}],"epoch":3}',
+        cm.LaterRecord(
+            2,
+            "group_registration",
+            "g",
+            epoch=3,
+            topics=("a", "b"),
+            topic_partitions=(("a", 0), ("b", 1)),
+            key=cm.group_key("g"),
+        ),
+    ),
+    "3 transactional": (
+        b'{"version":3,"type":"transactional_offset_snapshot","group":"g","topic":"t","epoch":1,'
+        b'"revision":4,"offsets":[{"partition":0,"offset":9}],"transactional_id":"x",'
+        b'"producer_id":"p","producer_epoch":7,"coordinator_epoch":2}',
+        cm.LaterRecord(
+            3,
+            "transactional_offset_snapshot",
+            "g",
+            "t",
+            epoch=1,
+            revision=4,
+            offsets=(cm.OffsetItem(0, 9),),
+            transactional_id="x",
+            producer_id="p",
+            producer_epoch=7,
+            coordinator_epoch=2,
+            key="cursus.consumer.txn-offset.v1." + hashlib.sha256(b"g\0t\0x\x007").hexdigest(),
+        ),
+    ),
+    "4 lifecycle": (
+        b'{"version":4,"type":"group_lifecycle_snapshot","group":"g","epoch":1,"revision":6,'
+        b'"lifecycle":{"topic_pattern":"o*","generation":6,"members":{"m-1":{},"m-2":{}}}}',
+        cm.LaterRecord(
+            4,
+            "group_lifecycle_snapshot",
+            "g",
+            "o*",
+            epoch=1,
+            revision=6,
+            generation=6,
+            members=("m-1", "m-2"),
+            key="cursus.consumer.lifecycle.v1." + hashlib.sha256(b"g").hexdigest(),
+        ),
+    ),
+    "5 reservations": (
+        b'{"version":5,"type":"offset_reservations","group":"g","epoch":1,'
+        b'"reservations":[{"transactional_id":"x"},{"transactional_id":"y"}]}',
+        cm.LaterRecord(5, "offset_reservations", "g", epoch=1, reserved_by=("x", "y")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_version_is_refused_and_read_as_evidence(name: str) -> None:
+    payload, expected = LATER[name]
     with pytest.raises(FormatError) as error:
         cm.decode(payload)
     assert error.value.code == "unknown_field"
-    assert error.value.detail["newer_version"] == 4
-    assert error.value.detail["newer_type"] == "group_lifecycle_snapshot"
+    assert error.value.detail["later"] == cm.decode_later(payload) == expected
+
+
+def test_later_version_without_new_fields_has_the_code_of_its_version() -> None:
+    payload = b'{"version":2,"type":"group_tombstone","group":"g","epoch":2}'
+    with pytest.raises(FormatError) as error:
+        cm.decode(payload)
+    assert error.value.code == "unsupported_record_version"
+    assert error.value.detail["later"] == cm.decode_later(payload)
+    assert cm.decode_later(payload.replace(b"2", b"1", 1)) is None
+    assert cm.decode_later(b"[") is None
+    assert cm.decode_later(b"[]") is None
+
+
+def test_names_are_quoted_as_the_reference_does() -> None:
+    assert cm.quoted('a"b\\c\n') == '"a\\"b\\\\c\\n"'
+    assert cm.quoted("\x00\x7f\x85\u202e\U000e0041") == '"\\x00\\x7f\\u0085\\u202e\\U000e0041"'
+    assert cm.quoted("Straße 🚚") == '"Straße 🚚"'

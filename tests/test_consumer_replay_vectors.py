@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,16 @@ VECTORS: dict[str, Any] = json.loads(
 
 
 def replay(records: list[dict[str, Any]], partitions: int) -> cg.ConsumerResult:
+    return fed(records, partitions).finish()
+
+
+def fed(records: list[dict[str, Any]], partitions: int) -> cg.ConsumerReplay:
     state = cg.ConsumerReplay(partitions)
+    feed(state, records, partitions)
+    return state
+
+
+def feed(state: cg.ConsumerReplay, records: list[dict[str, Any]], partitions: int) -> None:
     for partition in range(partitions):
         batch = []
         for number, item in enumerate(r for r in records if r["partition"] == partition):
@@ -43,7 +53,6 @@ def replay(records: list[dict[str, Any]], partitions: int) -> cg.ConsumerResult:
             f"p{partition}", "__consumer_offsets", partition, 0, 0, True, False, True, True
         )
         state.visit(Batch(ref, batch, reachable=True))
-    return state.finish()
 
 
 def as_vector(group: cg.GroupState) -> dict[str, Any]:
@@ -119,13 +128,68 @@ def test_range_assignment(vector: dict[str, Any]) -> None:
     assert found == {name: list(parts or []) for name, parts in vector["assignments"].items()}
 
 
-def test_storage_that_cannot_be_opened_is_named_before_the_replay() -> None:
-    """Discovery and validation failures of a broker leave all counters at zero."""
-    vector = next(
-        v
-        for v in VECTORS["infrastructure_failures"]
-        if v["status"]["failure"].startswith("validate internal")
+@pytest.mark.parametrize("vector", VECTORS["infrastructure_failures"], ids=lambda v: str(v["name"]))
+def test_failure_of_the_storage_below_the_replay(vector: dict[str, Any]) -> None:
+    """Which of these happens is for whoever opens the files; what is said of it is told here."""
+    places = re.search(r"partition=(\d+)(?: offset=(\d+))?", vector["error"])
+    partition, offset = (int(n or 0) for n in places.groups()) if places else (0, 0)
+    status, failure = cg.infrastructure_failure(
+        vector["code"],
+        "injected " + vector["error"].split("injected ")[1],
+        partition=partition,
+        offset=offset,
     )
-    text = vector["status"]["failure"].split('"__consumer_offsets": ', 1)[1]
-    state = cg.ConsumerReplay(4)
-    assert state.finish(storage_failure=text).status.as_dict() == vector["status"]
+    assert status.as_dict() == vector["status"]
+    assert failure.code == vector["code"]
+    assert vector["error"].endswith(failure.text)
+
+
+def test_storage_that_cannot_be_opened_hides_the_replay_from_a_broker_not_from_us() -> None:
+    vector = next(v for v in VECTORS["replay"] if v["name"] == "registration_only")
+    state = fed(vector["records"], 4)
+    result = state.finish(storage_failure="torn tail")
+    assert result.status.phase == "internal_topic_validation"
+    assert result.status.replayed_records == 0
+    assert result.groups
+
+
+def test_a_huge_partition_count_costs_nothing() -> None:
+    vector = next(v for v in VECTORS["replay"] if v["name"] == "registration_only")
+    records = [{**record, "partition": 0} for record in vector["records"]]
+    state = cg.ConsumerReplay(2**62)
+    feed(state, records, 1)
+    assert state.finish().groups
+
+
+def test_many_findings_of_one_kind_in_one_file_end_in_a_sum() -> None:
+    records = [
+        {"partition": 0, "offset": offset, "key": "g-t-0", "payload": '{"group":"g","topic":"t"}'}
+        for offset in range(cg.MAX_FINDINGS + 5)
+    ]
+    result = replay(records, 4)
+    found = [item for item in result.findings if item.code == "unversioned_record"]
+    assert len(found) == cg.MAX_FINDINGS + 1
+    assert found[-1].detail["repeated"] == 5
+    assert len(result.rows) == cg.MAX_FINDINGS + 5
+    assert result.status.replayed_records == result.status.corrupt_records == 1
+    assert result.historical == {("g", "t", 0): 0}
+
+
+def test_floor_is_above_the_epoch_of_every_accepted_record() -> None:
+    vector = next(v for v in VECTORS["replay"] if v["name"] == "snapshot_without_any_lifecycle")
+    result = replay(vector["records"], 4)
+    highest = max(json.loads(record["payload"])["epoch"] for record in vector["records"])
+    assert set(result.floors.values()) == {highest + 1}
+    warned = [item for item in result.findings if item.severity == "warning"]
+    assert [item.code for item in warned] == ["offsets_without_registration"]
+
+
+def test_a_later_version_is_named_behind_the_code_of_the_reference() -> None:
+    payload = '{"version":3,"type":"transactional_offset_snapshot","group":"g","epoch":1}'
+    result = replay([{"partition": 0, "offset": 0, "key": "k", "payload": payload}], 4)
+    assert [item.code for item in result.findings] == [
+        "unsupported_record_version",
+        "newer_record_version",
+    ]
+    assert result.rows[0].later is not None
+    assert result.rows[0].newer_version == 3

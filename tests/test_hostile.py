@@ -71,7 +71,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "manifest": topic_manifest.decode,
     "manifest names": topic_manifest.topic_names,
     "consumer record": consumer_metadata.decode,
-    "unversioned offsets": consumer_metadata.classify_unversioned,
+    "unversioned offsets": consumer_metadata.decode_unversioned,
     "journal payload": transaction_journal.decode,
     "later journal payload": lambda data: transaction_journal.decode(
         data, versions=frozenset({1, 2, 3})

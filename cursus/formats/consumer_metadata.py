@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from cursus.findings import FormatError
@@ -51,11 +51,8 @@ OFFSET_KEY_PREFIX: Final = "cursus.consumer.offset.v1."
 _FNV_BASIS: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
 
-#: Types that later versions added; they are named, not read.
-LATER_TYPES: Final = {
-    "transactional_offset_snapshot": 3,
-    "group_lifecycle_snapshot": 4,
-}
+TRANSACTION_KEY_PREFIX: Final = "cursus.consumer.txn-offset.v1."
+LIFECYCLE_KEY_PREFIX: Final = "cursus.consumer.lifecycle.v1."
 
 Shape = Literal["single", "bulk", "unrecognised", "invalid_json"]
 
@@ -79,7 +76,11 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """One record. ``timestamp`` is in nanoseconds since the zero time."""
+    """One record. ``timestamp`` is in nanoseconds since the zero time.
+
+    ``timestamp_text`` is what the payload said, for forensics: it keeps the
+    zone and all digits of the fraction, and takes part in no comparison.
+    """
 
     type: str
     group: str
@@ -91,6 +92,7 @@ class ConsumerRecord:
     initial_offsets: tuple[TopicSnapshot, ...] = ()
     timestamp: int = timestamps.ZERO
     version: int = VERSION
+    timestamp_text: str = field(default="", compare=False)
 
     def canonical(self) -> ConsumerRecord:
         """Offsets sorted by partition, initial offsets by topic in byte order."""
@@ -153,8 +155,8 @@ def topic_matches(pattern: str, topic: str) -> bool:
     """Does a group's topic, an exact name or a pattern, cover ``topic``? (section 4)
 
     ``*`` is any run of characters but a newline, ``?`` exactly one such
-    character. Patterns come from hostile records, so nothing here backtracks
-    over more than one star: the work is at most the product of both lengths.
+    character. Patterns come from hostile records: nothing here backtracks over
+    a star, and what stands between two stars is found by :meth:`str.find`.
     """
     if pattern == topic:
         return True
@@ -166,22 +168,49 @@ def topic_matches(pattern: str, topic: str) -> bool:
 
 
 def _matches_line(pattern: str, line: str) -> bool:
-    at = start = 0
-    star = mark = -1
-    while at < len(line):
-        here = pattern[start] if start < len(pattern) else ""
-        if here == "*":
-            star, mark = start, at
-            start += 1
-        elif here and here in {line[at], "?"}:
-            start += 1
-            at += 1
-        elif star >= 0:
-            mark += 1
-            at, start = mark, star + 1
-        else:
+    first, *pieces = pattern.split("*")
+    if not pieces:
+        return len(line) == len(first) and _matches_at(first, line, 0)
+    last = pieces.pop()
+    end = len(line) - len(last)
+    if end < len(first) or not (_matches_at(first, line, 0) and _matches_at(last, line, end)):
+        return False
+    at = len(first)
+    for piece in pieces:  # the leftmost place leaves most room to the pieces behind
+        if piece:
+            at = _find(piece, line, at, end)
+            if at < 0:
+                return False
+            at += len(piece)
+    return True
+
+
+def _matches_at(piece: str, line: str, at: int) -> bool:
+    """Does ``piece``, without a star, match the characters of ``line`` from ``at``?"""
+    if "?" not in piece:
+        return line.startswith(piece, at)
+    for literal in piece.split("?"):
+        if not line.startswith(literal, at):
             return False
-    return not pattern[start:].strip("*")
+        at += len(literal) + 1
+    return at - 1 <= len(line)
+
+
+def _find(piece: str, line: str, start: int, end: int) -> int:
+    """Leftmost place of ``piece`` within ``line[start:end]``, or -1."""
+    if "?" not in piece:
+        return line.find(piece, start, end)
+    if end - start < len(piece):
+        return -1
+    anchor = max(piece.split("?"), key=len)
+    before = piece.index(anchor)
+    stop = end - len(piece) + before + len(anchor)
+    at = line.find(anchor, start + before, stop)
+    while at >= 0:
+        if _matches_at(piece, line, at - before):
+            return at - before
+        at = line.find(anchor, at + 1, stop)
+    return -1
 
 
 def quoted(name: str) -> str:
@@ -226,14 +255,15 @@ def decode(payload: bytes) -> ConsumerRecord:
     """Decode and validate one record (section 3); the result is canonical.
 
     Raises :class:`FormatError` with the code of the first failed check. For a
-    record of a later version ``detail["newer_version"]`` holds its number.
+    record of a later version ``detail["later"]`` is a :class:`LaterRecord`, for
+    one without a version ``detail["unversioned"]`` an :class:`UnversionedRecord`.
     """
     fields = _object(payload)
     if "version" not in fields:
         raise FormatError(
             "unversioned_record",
             "unversioned consumer metadata; clean bootstrap required",
-            shape=classify_unversioned(payload)[0],
+            unversioned=_unversioned(fields),
         )
     version = _version(fields["version"])
     try:
@@ -247,9 +277,7 @@ def decode(payload: bytes) -> ConsumerRecord:
         validate(record)
     except FormatError as error:
         if version > VERSION:
-            error.detail["newer_version"] = version
-            kind = fields.get("type")
-            error.detail["newer_type"] = kind if isinstance(kind, str) else ""
+            error.detail["later"] = _later(fields, version)
         raise
     return record
 
@@ -300,6 +328,7 @@ def _read(fields: dict[str, JsonValue], version: int) -> ConsumerRecord:
             found[name] = tuple(_topic_snapshot(item) for item in _array(value, name))
         elif name == "timestamp":
             found[name] = _time(value)
+            found["timestamp_text"] = value or ""
     return ConsumerRecord(
         **{"type": "", "group": "", "epoch": 0, **found, "version": version}  # type: ignore[arg-type]
     )
@@ -532,47 +561,175 @@ def _item(item: OffsetItem) -> Mapping[str, Writable]:
     return {"partition": item.partition, "offset": item.offset}
 
 
-# -- older records ---------------------------------------------------------------
+# -- records of other releases -----------------------------------------------------
 
 
-def classify_unversioned(payload: bytes) -> tuple[Shape, tuple[OffsetItem, ...]]:
-    """Shape and offsets of a payload without a version (section 12). Never raises."""
+@dataclass(frozen=True, slots=True)
+class UnversionedRecord:
+    """What a broker before August 2026 wrote: offsets without epoch or revision (section 12)."""
+
+    shape: Shape
+    group: str = ""
+    topic: str = ""
+    offsets: tuple[OffsetItem, ...] = ()
+    timestamp_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRecord:
+    """What can be told of a record of version 2 or above (section 13); evidence, never state.
+
+    ``topic`` is an exact name or, where the record has one, the pattern.
+    ``topics`` and ``topic_partitions`` come from versions 2 and 4, ``members``
+    (ids) and ``generation`` from 4, the transaction fields from 3, and
+    ``reserved_by`` (transactional ids) from 5. ``key``: the key that the disk
+    record should have, ``None`` where it has not been observed.
+    """
+
+    version: int
+    type: str
+    group: str = ""
+    topic: str = ""
+    epoch: int = 0
+    revision: int = 0
+    topics: tuple[str, ...] = ()
+    topic_partitions: tuple[tuple[str, int], ...] = ()
+    offsets: tuple[OffsetItem, ...] = ()
+    transactional_id: str = ""
+    producer_id: str = ""
+    producer_epoch: int = 0
+    coordinator_epoch: int = 0
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    reserved_by: tuple[str, ...] = ()
+    key: str | None = None
+
+
+def decode_unversioned(payload: bytes) -> UnversionedRecord:
+    """A payload without a version, as evidence. Never raises: the shape says what it is."""
     try:
         value = canonical_json.parse(payload)
     except JsonError:
-        return "invalid_json", ()
-    if not isinstance(value, dict):
-        return "unrecognised", ()
-    group, topic = value.get("group"), value.get("topic")
-    if not (isinstance(group, str) and group and isinstance(topic, str) and topic):
-        return "unrecognised", ()
-    listed = value.get("offsets")
+        return UnversionedRecord("invalid_json")
+    return _unversioned(value) if isinstance(value, dict) else UnversionedRecord("unrecognised")
+
+
+def decode_later(payload: bytes) -> LaterRecord | None:
+    """A record of a later version, as evidence; ``None`` when it is not one. Never raises."""
     try:
-        if isinstance(listed, list) and listed:
-            items = []
-            for item in listed:
-                fields = _inner(item, "an item")
-                items.append(
-                    OffsetItem(
-                        _integer(fields.get("partition"), INT64, "partition"),
-                        _integer(fields.get("offset"), UINT64, "offset"),
-                    )
-                )
-            return "bulk", tuple(items)
-        partition = _integer(value.get("partition"), INT64, "partition")
-        return "single", (OffsetItem(partition, _integer(value.get("offset"), UINT64, "offset")),)
+        fields = canonical_json.parse(payload)
+        version = _version(fields.get("version")) if isinstance(fields, dict) else 0
     except FormatError:
-        return "unrecognised", ()
+        return None
+    return _later(fields, version) if isinstance(fields, dict) and version > VERSION else None
 
 
-def unversioned_names(payload: bytes) -> tuple[tuple[str, str], ...]:
-    """The (group, topic) of an unversioned offset record, or nothing. Never raises."""
+def _unversioned(fields: Mapping[str, JsonValue]) -> UnversionedRecord:
+    group, topic = _text_of(fields, "group"), _text_of(fields, "topic")
+    if not group or not topic:
+        return UnversionedRecord("unrecognised")
+    listed = fields.get("offsets")
+    several = isinstance(listed, list) and bool(listed)
     try:
-        value = canonical_json.parse(payload)
-    except JsonError:
-        return ()
+        items = tuple(
+            OffsetItem(
+                _integer(item.get("partition"), INT64, "partition"),
+                _integer(item.get("offset"), UINT64, "offset"),
+            )
+            for item in (
+                [_inner(each, "an item") for each in _array(listed, "offsets")]
+                if several
+                else [fields]
+            )
+        )
+    except FormatError:
+        return UnversionedRecord("unrecognised")
+    time = _text_of(fields, "timestamp")
+    return UnversionedRecord("bulk" if several else "single", group, topic, items, time)
+
+
+def _later(fields: Mapping[str, JsonValue], version: int) -> LaterRecord:
+    """Lenient: a field of another type than expected is read as absent."""
+    kind, group = _text_of(fields, "type"), _text_of(fields, "group")
+    inside = fields.get("lifecycle")
+    life: Mapping[str, JsonValue] = inside if isinstance(inside, dict) else fields
+    topic = _text_of(life, "topic") or _text_of(life, "topic_pattern")
+    transactional_id = _text_of(fields, "transactional_id")
+    producer_epoch = _count_of(fields, "producer_epoch")
+    key: str | None = None
+    if kind == "transactional_offset_snapshot":
+        parts = (group, topic, transactional_id, str(producer_epoch))
+        digest = hashlib.sha256(b"\0".join(map(_bytes, parts))).hexdigest()
+        key = TRANSACTION_KEY_PREFIX + digest
+    elif kind == "group_lifecycle_snapshot":
+        key = LIFECYCLE_KEY_PREFIX + hashlib.sha256(_bytes(group)).hexdigest()
+    elif kind in {REGISTRATION, TOMBSTONE}:
+        key = group_key(group)
+    elif kind == SNAPSHOT:
+        key = offset_key(group, topic)
+    return LaterRecord(
+        version=version,
+        type=kind,
+        group=group,
+        topic=topic,
+        epoch=_count_of(fields, "epoch"),
+        revision=_count_of(fields, "revision"),
+        topics=_texts_of(life, "topics"),
+        topic_partitions=tuple(
+            (_text_of(item, "topic"), _count_of(item, "partition"))
+            for item in _objects_of(life, "topic_partitions")
+        ),
+        offsets=tuple(
+            OffsetItem(_count_of(item, "partition"), _count_of(item, "offset"))
+            for item in _objects_of(fields, "offsets")
+        ),
+        transactional_id=transactional_id,
+        producer_id=_text_of(fields, "producer_id"),
+        producer_epoch=producer_epoch,
+        coordinator_epoch=_count_of(fields, "coordinator_epoch"),
+        generation=_count_of(life, "generation"),
+        members=_members(life.get("members")),
+        reserved_by=tuple(
+            _text_of(item, "transactional_id") for item in _objects_of(fields, "reservations")
+        ),
+        key=key,
+    )
+
+
+def _members(value: JsonValue) -> tuple[str, ...]:
+    """Ids of members, kept as an object by id or as a list of objects or of names."""
     if isinstance(value, dict):
-        group, topic = value.get("group"), value.get("topic")
-        if isinstance(group, str) and isinstance(topic, str):
-            return ((group, topic),)
-    return ()
+        return tuple(value)
+    listed = value if isinstance(value, list) else []
+    names = [
+        item if isinstance(item, str) else _text_of(item, "id") or _text_of(item, "member_id")
+        for item in listed
+        if isinstance(item, (str, dict))
+    ]
+    return tuple(name for name in names if name)
+
+
+def _text_of(fields: Mapping[str, JsonValue], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _count_of(fields: Mapping[str, JsonValue], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, Number):
+        try:
+            return value.as_int(*UINT64)
+        except ValueError:
+            return 0
+    return 0
+
+
+def _texts_of(fields: Mapping[str, JsonValue], name: str) -> tuple[str, ...]:
+    value = fields.get(name)
+    listed = value if isinstance(value, list) else []
+    return tuple(item for item in listed if isinstance(item, str))
+
+
+def _objects_of(fields: Mapping[str, JsonValue], name: str) -> list[dict[str, JsonValue]]:
+    value = fields.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -17,12 +17,17 @@ Source: consumer-metadata.md sections 5 and 6.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from cursus.findings import Finding, FormatError, finding
 from cursus.formats import consumer_metadata as cm
-from cursus.formats.consumer_metadata import ConsumerRecord, OffsetItem, quoted
+from cursus.formats.consumer_metadata import (
+    ConsumerRecord,
+    LaterRecord,
+    UnversionedRecord,
+    quoted,
+)
 from cursus.layout import INTERNAL_TOPIC
 from cursus.replay.interfaces import RecordBatch, ScannedRecord, SegmentRef
 
@@ -57,6 +62,35 @@ RecordState = Literal["live", "deleted", "unreachable"]
 
 _PREFIX: Final = f'replay internal consumer metadata from "{INTERNAL_TOPIC}": '
 _LAST_OFFSET: Final = 2**64 - 1
+_KEPT_PAYLOAD: Final = 4096
+#: Findings of one code for one file; after that one more says how many there were.
+MAX_FINDINGS: Final = 1000
+#: No partition count above this is tried when the place of a record is judged.
+_MOST_PARTITIONS: Final = 10_000
+
+#: Failures of the storage below the replay: text, phase, and whether it counts as corrupt.
+_INFRASTRUCTURE: Final[Mapping[str, tuple[str, Phase, int]]] = {
+    "internal_topic_discovery_failed": (
+        "discover internal consumer metadata partitions: {error}",
+        "internal_topic_validation",
+        0,
+    ),
+    "internal_topic_invalid": (
+        f'validate internal consumer metadata topic "{INTERNAL_TOPIC}": {{error}}',
+        "internal_topic_validation",
+        0,
+    ),
+    "log_start_unavailable": (
+        _PREFIX + "inspect internal metadata log start partition={partition}: {error}",
+        "consumer_metadata_scan",
+        0,
+    ),
+    "log_read_failed": (
+        _PREFIX + "read internal metadata partition={partition} offset={offset}: {error}",
+        "consumer_metadata_scan",
+        1,
+    ),
+}
 
 
 @dataclass(slots=True)
@@ -65,7 +99,9 @@ class ConsumerRow:
 
     ``record`` is ``None`` when the payload was not accepted. ``state`` says
     where it stands: in the log, in a deleted segment, or behind damage; only
-    live records have a disposition other than ``evidence``.
+    live records have a disposition other than ``evidence``. A payload that was
+    not accepted is kept up to 4 KiB, and as ``unversioned`` or ``later`` where
+    another release wrote it.
     """
 
     path: str
@@ -79,10 +115,19 @@ class ConsumerRow:
     record: ConsumerRecord | None
     disposition: Disposition = "evidence"
     code: str | None = None
-    shape: str | None = None
-    historical: tuple[OffsetItem, ...] = ()
-    newer_version: int | None = None
+    unversioned: UnversionedRecord | None = None
+    later: LaterRecord | None = None
     payload: bytes = b""
+
+    @property
+    def shape(self) -> str | None:
+        """Shape of a record without a version."""
+        return self.unversioned.shape if self.unversioned else None
+
+    @property
+    def newer_version(self) -> int | None:
+        """Version of a record of a later release."""
+        return self.later.version if self.later else None
 
 
 @dataclass(slots=True)
@@ -162,6 +207,29 @@ class ConsumerResult:
     historical: dict[tuple[str, str, int], int]
 
 
+def infrastructure_failure(
+    code: str,
+    error: str,
+    *,
+    partition: int = 0,
+    offset: int = 0,
+    reached: RecoveryStatus | None = None,
+) -> tuple[RecoveryStatus, Failure]:
+    """What a broker says when the storage below the replay fails (section 5.6).
+
+    ``reached``: status of the replay at that moment, whose counters stay; the
+    replay has none before it has begun to scan. Raises ``KeyError`` for a code
+    that is not one of these.
+    """
+    form, phase, corrupt = _INFRASTRUCTURE[code]
+    text = form.format(error=error, partition=partition, offset=offset)
+    status = RecoveryStatus() if reached is None else replace(reached)
+    status.phase, status.ready, status.failure = phase, False, text
+    status.corrupt_records += corrupt
+    status.restored_groups = status.restored_offsets = 0
+    return status, Failure(code, phase, text.removeprefix(_PREFIX))
+
+
 class ConsumerReplay:
     """Feed it the batches of ``__consumer_offsets`` in broker order, then :meth:`finish`."""
 
@@ -177,6 +245,7 @@ class ConsumerReplay:
         self._snapshots: dict[tuple[str, str, int, int], ConsumerRow] = {}
         self._identity: dict[int, bytes] = {}
         self._historical: dict[tuple[str, str, int], int] = {}
+        self._told: dict[tuple[str, str], int] = {}
 
     # -- scan ----------------------------------------------------------------------
 
@@ -198,13 +267,11 @@ class ConsumerReplay:
                 if state == "unreachable" and row.code == "unversioned_record":
                     # A record of an older build in a frame of an older build: the scan
                     # stopped before it, yet what it is should be said.
-                    self.findings.append(
-                        self._at(
-                            row,
-                            "unversioned_record",
-                            f"offsets of an older build ({row.shape}), not reached by a broker",
-                            shape=row.shape,
-                        )
+                    self._tell(
+                        row,
+                        "unversioned_record",
+                        f"offsets of an older build ({row.shape}), not reached by a broker",
+                        shape=row.shape,
                     )
 
     def _row(self, segment: SegmentRef, item: ScannedRecord, state: RecordState) -> ConsumerRow:
@@ -253,14 +320,14 @@ class ConsumerReplay:
                 row,
                 "record_key_mismatch",
                 f"internal metadata key mismatch partition={partition} offset={offset}",
+                group=record.group,
+                expected=record.key(),
             )
-            row.record = None
+            row.payload = payload[:_KEPT_PAYLOAD]
             return
         row.record = record
         if not self._expected_partition(row.key, partition):
-            self.findings.append(
-                self._at(row, "unexpected_partition", "no partition count puts this key here")
-            )
+            self._tell(row, "unexpected_partition", "no partition count puts this key here")
         if record.type == cm.SNAPSHOT:
             self._snapshot(row, record)
         else:
@@ -270,7 +337,7 @@ class ConsumerReplay:
                 "log_reader_no_progress",
                 f"internal metadata reader made no progress partition={partition} offset={offset}",
             )
-            self.findings.append(self._at(row, "log_reader_no_progress", None))
+            self._tell(row, "log_reader_no_progress", None)
 
     def _undecodable(self, row: ConsumerRow, error: FormatError, payload: bytes) -> None:
         self._keep_foreign(row, error, payload)
@@ -284,31 +351,34 @@ class ConsumerReplay:
             f"offset={row.log_offset}: {error.message}",
             **facts,
         )
-        if row.newer_version is not None:
-            kind = error.detail.get("newer_type")
-            self.findings.append(
-                self._at(
-                    row,
-                    "newer_record_version",
-                    f"record of version {row.newer_version}, type {quoted(str(kind))}",
-                    version=row.newer_version,
-                )
+        if row.later is not None:
+            self._tell(
+                row,
+                "newer_record_version",
+                f"record of version {row.later.version}, type {quoted(row.later.type)}",
+                version=row.later.version,
+                type=row.later.type,
+                group=row.later.group,
             )
 
     def _keep_foreign(self, row: ConsumerRow, error: FormatError, payload: bytes) -> None:
-        row.payload = payload[:4096]
-        newer = error.detail.get("newer_version")
-        row.newer_version = newer if isinstance(newer, int) else None
-        if error.code == "unversioned_record":
-            row.shape, row.historical = cm.classify_unversioned(payload)
-            for name in cm.unversioned_names(payload):
-                for item in row.historical:
-                    key = (*name, item.partition)
-                    self._historical[key] = max(self._historical.get(key, 0), item.offset)
+        row.payload = payload[:_KEPT_PAYLOAD]
+        later, old = error.detail.get("later"), error.detail.get("unversioned")
+        if isinstance(later, LaterRecord):
+            row.later = later
+        if isinstance(old, UnversionedRecord):
+            row.unversioned = old
+            for item in old.offsets:
+                key = (old.group, old.topic, item.partition)
+                self._historical[key] = max(self._historical.get(key, 0), item.offset)
 
     def _expected_partition(self, key: bytes, partition: int) -> bool:
-        value = cm.fnv1a64(key)
-        return any(value % count == partition for count in range(4, max(self.partitions, 4) + 1))
+        value, most = cm.fnv1a64(key), max(self.partitions, 4)
+        if value % most == partition:
+            return True
+        # A declared count is a number out of a file: it must not become the length of a loop.
+        counts = range(max(4, partition + 1), min(most, _MOST_PARTITIONS) + 1)
+        return any(value % count == partition for count in counts)
 
     # -- candidates ------------------------------------------------------------------
 
@@ -384,7 +454,19 @@ class ConsumerReplay:
         self._fail(code, text)
         row.disposition = "rejected"
         row.code = code
-        self.findings.append(self._at(row, code, text, **facts))
+        self._tell(row, code, text, **facts)
+
+    def _tell(self, row: ConsumerRow, code: str, text: str | None, **facts: object) -> None:
+        told = self._told[row.path, code] = self._told.get((row.path, code), 0) + 1
+        if told <= MAX_FINDINGS:
+            self.findings.append(self._at(row, code, text, **facts))
+
+    def _summarise(self) -> None:
+        for (path, code), told in self._told.items():
+            if told > MAX_FINDINGS:
+                more = told - MAX_FINDINGS
+                text = f"{more} more of these follow in this file"
+                self.findings.append(finding(code, path, message=text, step=3, repeated=more))
 
     def _at(self, row: ConsumerRow, code: str, text: str | None, **facts: object) -> Finding:
         detail: dict[str, object] = {
@@ -435,13 +517,10 @@ class ConsumerReplay:
             self.status.phase = self.failure.phase
             self.status.failure = _PREFIX + self.failure.text
         if storage_failure is not None:
-            self.failure = Failure(
-                "internal_topic_invalid", "internal_topic_validation", storage_failure
+            self.status, self.failure = infrastructure_failure(
+                "internal_topic_invalid", storage_failure
             )
-            self.status = RecoveryStatus(
-                failure=f'validate internal consumer metadata topic "{INTERNAL_TOPIC}": '
-                + storage_failure
-            )
+        self._summarise()
         self._about_groups(groups, by_group, declared, bounds or {})
         return ConsumerResult(
             groups=groups,

@@ -350,6 +350,7 @@ def _missing_partitions(name: str, count: int, present: set[int], budget: int) -
 def _judge_names(evidence: Evidence, topic: TopicStorage) -> Iterable[Finding]:
     """Names and types in a topic directory, in name order (section 4.2, item 4)."""
     limit = topic.definition.partitions if topic.definition else None
+    at_open = []  # numbers out of range are met when the partition is opened, behind the names
     for entry in evidence.children(topic.name):
         if entry.kind is FileKind.NONCANONICAL_LOG:
             deleted = entry.path.endswith(".deleted")
@@ -361,7 +362,11 @@ def _judge_names(evidence: Evidence, topic: TopicStorage) -> Iterable[Finding]:
                 topic=topic.name,
             )
         elif entry.kind in {FileKind.SEGMENT_LOG, FileKind.DELETED_LOG}:
-            yield from _judge_log(entry, topic.name, limit)
+            for item in _judge_log(entry, topic.name, limit):
+                if item.code == "segment_id_out_of_range":
+                    at_open.append(item)
+                else:
+                    yield item
         elif entry.kind is FileKind.PARTITION_LOCK and entry.type != "file":
             yield finding(
                 "not_regular_file",
@@ -370,6 +375,7 @@ def _judge_names(evidence: Evidence, topic: TopicStorage) -> Iterable[Finding]:
                 topic=topic.name,
                 partition=entry.partition,
             )
+    yield from at_open
 
 
 def _judge_log(entry: Entry, topic: str, limit: int | None) -> Iterable[Finding]:

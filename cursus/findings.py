@@ -1213,7 +1213,7 @@ _add(
             4,
             "The last frame of the journal is unfinished: an append was cut off.",
             "Nothing: a start cuts it; it was never acknowledged.",
-            also_named=("journal_torn_tail",),
+            also_named=("journal_torn_tail", "journal_first_record_incomplete"),
         ),
         FindingCode(
             "journal_corrupt_non_tail",
@@ -1278,14 +1278,6 @@ _add(
             "refuses",
             4,
             "A journal frame holds no transaction.",
-            "Keep the directory, then clean bootstrap.",
-        ),
-        FindingCode(
-            "journal_first_record_incomplete",
-            "info",
-            "ignores",
-            4,
-            "The first frame of the journal is unfinished; later releases refuse that.",
             "Keep the directory, then clean bootstrap.",
         ),
         FindingCode(

@@ -244,7 +244,11 @@ def test_leftovers_and_other_builds_are_named(log_dir: Path) -> None:
     (log_dir / "lost+found" / "inner").write_bytes(b"")
     with LogDirectory.at(str(log_dir)) as evidence:
         found = {item.path: item.code for item in evidence.walk_findings}
-        assert found == {**expected, "raft": "newer_storage", "lost+found": "unknown_file"}
+        assert found == {
+            **expected,
+            "raft": "distributed_internal_metadata",
+            "lost+found": "unknown_file",
+        }
         assert {item.severity for item in evidence.walk_findings} == {"info"}
 
 

@@ -82,7 +82,10 @@ _TOLD: Final[dict[FileKind, tuple[str, str]]] = {
         "a temporary file of a removed tool that created manifests",
     ),
     FileKind.COMPACTED_RANGE: ("newer_storage", "a file of later distributed builds"),
-    FileKind.RAFT_DIRECTORY: ("newer_storage", "the state of a distributed broker"),
+    FileKind.RAFT_DIRECTORY: (
+        "distributed_internal_metadata",
+        "the state of a distributed broker: __consumer_offsets is not authoritative here",
+    ),
 }
 
 

@@ -310,11 +310,12 @@ class _Scan:
             self.visit(Batch(self.ref, batch, reachable=True))
 
     def _identity(self, position: int, length: int, record: Record) -> None:
-        found = record.topic.decode("utf-8", "surrogateescape")
+        # A topic name has at most 249 bytes; what is longer is none, and is not kept whole.
+        found = record.topic[:256].decode("utf-8", "surrogateescape")
         self.findings.add(
             "record_identity_mismatch",
             position,
-            f'record belongs to topic "{found[:249]}" partition {record.partition}',
+            f'record belongs to topic "{found}" partition {record.partition}',
             length=length,
             detail={
                 "found_topic": found,

@@ -15,6 +15,8 @@
 --   file_id: Number of the entry in files.
 --   path: Path below the log directory, with / separators.
 --   position: Byte at which it begins in its file.
+--   index_finding_id: Number of the finding about an index.
+--   gap_id: Number of the gap.
 --   length: Bytes that it takes in its file.
 --   topic: Name of the topic.
 --   partition: Number of the partition.

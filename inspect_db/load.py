@@ -214,7 +214,6 @@ def _build(
             loader.load_changes(changed, judged)
         loader.load_build(judged, document, refusal, len(changed))
         connection.execute("commit")
-        connection.execute("pragma optimize")
     finally:
         connection.close()
     return BuildResult(

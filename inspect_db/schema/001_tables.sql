@@ -302,6 +302,7 @@ create table largest_records (
 ) strict;
 
 -- table index_findings: Entries of sparse indexes that do not fit their log.
+--   index_finding_id: Place in the order of findings.
 create table index_findings (
     index_finding_id integer primary key,
     file_id integer references files,

@@ -309,6 +309,7 @@ create table aggregates (
 ) strict, without rowid;
 
 -- table aggregate_gaps: Versions of aggregates that the log skips.
+--   gap_id: Place in the order of findings.
 --   key: Key of the aggregate.
 --   expected: Version that was due.
 --   found: Version that stands there.

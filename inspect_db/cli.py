@@ -347,7 +347,9 @@ def _inventory_lines(row: Mapping[str, Any]) -> Iterator[str]:
     "--as",
     "kind",
     type=click.Choice([kind.value for kind in dumping.KINDS]),
-    help="Kind of the file, where its name does not say it.",
+    metavar="KIND",
+    help="Kind of the file, where its name does not say it: "
+    f"{', '.join(kind.value for kind in dumping.KINDS)}.",
 )
 @click.option("--jsonl", is_flag=True, help="One JSON object a line.")
 @click.option(

@@ -103,6 +103,7 @@ def run(command: str, where: Path, last: int) -> tuple[str, int]:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "LC_ALL": "C.UTF-8",
             "HOME": str(where),
+            "TMPDIR": str(where),
         },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -141,6 +142,9 @@ def test_pages_show_what_the_commands_print(page: Path) -> None:
                 if printed and not printed.endswith("\n"):
                     printed += "\n"
                 assert shows(printed, pasted), f"$ {command}\n{printed}"
+                if command == "make demo":
+                    assert last == 0
+                    assert not [*where.glob("cursus-*")], "the demo leaves nothing behind"
 
 
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda p: p.name)

@@ -150,7 +150,13 @@ def main(words: Sequence[str]) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        return keep(target) if target is not None else show()
+        status = keep(target) if target is not None else show()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Nobody reads any more; what is still buffered must not raise at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (fixtures.FixtureError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -36,7 +36,13 @@ from cursus.formats.canonical_json import INT64, UINT64, JsonError, JsonValue, N
 
 #: A number with white space around it is never longer than this; nobody reads on.
 MAX_NUMBER_BYTES: Final = 256
-MAX_PRODUCERS_BYTES: Final = 256 << 20
+#: About a million producers in one partition. What is longer is invalid, and rebuilt.
+MAX_PRODUCERS_BYTES: Final = 64 << 20
+#: Unicode's property White_Space; Python's own idea of it has four controls more.
+_WHITE_SPACE: Final = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+    "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 _DIGITS: Final = re.compile("[0-9]+")
 _MAX: Final = 2**64 - 1
 
@@ -44,8 +50,10 @@ Form = Literal["sequence_only", "epoch_sequence", "version_2", "version_4"]
 
 
 def _decode_number(data: bytes, code: str) -> int:
+    if len(data) > MAX_NUMBER_BYTES:
+        raise FormatError(code, f"more than {MAX_NUMBER_BYTES} bytes", position=MAX_NUMBER_BYTES)
     try:
-        text = data.decode("utf-8").strip()
+        text = data.decode("utf-8").strip(_WHITE_SPACE)
     except UnicodeDecodeError as error:
         raise FormatError(code, "not UTF-8", position=error.start) from None
     digits = text.lstrip("0") or "0"
@@ -102,6 +110,8 @@ def decode_producers(data: bytes) -> ProducerCheckpoint:
     ``producer_checkpoint_version_unsupported`` or
     ``producer_checkpoint_producers_missing``.
     """
+    if len(data) > MAX_PRODUCERS_BYTES:
+        raise _invalid(f"more than {MAX_PRODUCERS_BYTES} bytes", MAX_PRODUCERS_BYTES)
     try:
         value = canonical_json.parse(data)
     except JsonError as error:

@@ -4,27 +4,37 @@ The log is the truth: a record with a key and an aggregate version is an event,
 and the versions of a key go up by one. Index and keys are derived from it; a
 start throws them away and builds them anew, so what is wrong with them is worth
 a warning and no more. An index that ends early is normal after a crash, since
-it is not synced. A jump of versions in the log itself means lost events.
+it is not synced, and one that begins early is normal where retention has removed
+records since. A jump of versions in the log itself means lost events.
+
+The files are read through a window: no length in them is trusted, and payloads
+of snapshots are never loaded.
 
 Source: journal.md section 7; README.md decision 36.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cursus import layout
-from cursus.findings import Finding, finding
+from cursus.findings import Finding, Lost, finding
 from cursus.formats import aggregate_files as af
 from cursus.layout import FileKind
-from cursus.replay.interfaces import Evidence, RecordBatch, UnreadableError
+from cursus.replay.interfaces import ByteSource, Evidence, RecordBatch, UnreadableError
 from cursus.replay.segments import PartitionLog
 
-MAX_FILE_BYTES: Final = 1 << 30
 MAX_GAPS: Final = 100
+#: Keys and snapshots that are looked at in one file; the rest is left alone.
+MAX_KEYS: Final = 1_000_000
+MAX_SNAPSHOTS: Final = 1_000_000
+_CHUNK: Final = 1 << 20
+_ENTRY = struct.Struct(">QQQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +122,23 @@ class AggregateIndex:
     def finish(self, evidence: Evidence, log: PartitionLog, *, opens: bool) -> AggregateFiles:
         """Compare the files with the log. ``opens``: would a start open this partition?"""
         directory = f"{self.topic}/{layout.aggregate_directory(self.partition)}"
-        found = list(self._gaps)
+        # Behind damage everything looks like a jump; the damage is told already.
+        found = self._told_gaps() if opens else []
         entry = evidence.get(directory)
-        snapshots: tuple[SnapshotRow, ...] = ()
+        rows: list[SnapshotRow] = []
         if entry is not None and entry.type == "directory":
-            hashes, told = _keys(evidence, self._path(directory, FileKind.AGGREGATE_KEYS))
-            found.extend(told)
-            path = self._path(directory, FileKind.AGGREGATE_INDEX)
-            found.extend(self._compare(evidence, path, hashes, opens=opens))
-            path = self._path(directory, FileKind.AGGREGATE_SNAPSHOTS)
-            snapshots, told = _snapshots(evidence, path)
-            found.extend(told)
+            hashes: set[int] | None = set()
+            with_file = _Files(evidence, directory, self.partition, found)
+            with with_file.open(FileKind.AGGREGATE_KEYS) as file:
+                if file is not None:
+                    hashes = _keys(file, found)
+            with with_file.open(FileKind.AGGREGATE_INDEX) as file:
+                if file is not None:
+                    live = bool(evidence.in_use)
+                    found.extend(self._compare(file, hashes, log, opens=opens, live=live))
+            with with_file.open(FileKind.AGGREGATE_SNAPSHOTS) as file:
+                if file is not None:
+                    rows = _snapshots(file, found)
         return AggregateFiles(
             topic=self.topic,
             partition=self.partition,
@@ -130,106 +146,184 @@ class AggregateIndex:
             versions=dict(sorted(self._versions.items())),
             events=self._events,
             gaps=self._gap_count,
-            snapshots=snapshots,
+            snapshots=tuple(rows),
             findings=tuple(found),
         )
 
-    def _path(self, directory: str, kind: FileKind) -> str:
-        return f"{directory}/{layout.aggregate_file(self.partition, kind)}"
+    def _told_gaps(self) -> list[Finding]:
+        found = list(self._gaps)
+        if self._gap_count > len(found):
+            last = found[-1]
+            more = self._gap_count - len(found)
+            found.append(
+                replace(last, message=f"{more} more jumps follow", detail={"repeated": more})
+            )
+        return found
 
     def _compare(
-        self, evidence: Evidence, path: str, hashes: set[int], *, opens: bool
+        self, file: _File, hashes: set[int] | None, log: PartitionLog, *, opens: bool, live: bool
     ) -> Iterable[Finding]:
-        data, problem = _read(evidence, path)
-        if problem is not None:
-            yield problem
-        if data is None:
-            return
-        entries, end = af.decode_index(data)
-        if end != len(data):
-            yield finding("stream_index_entry_torn", path, position=end, length=len(data) - end)
-        unknown = next((n for n, e in enumerate(entries) if e.key_hash not in hashes), None)
-        if unknown is not None:
-            yield finding("stream_index_hash_unknown", path, position=32 * unknown, length=32)
-        if not (self.event_sourcing and opens):
-            return
-        count = len(self._entries) // 3
-        for number, item in enumerate(entries):
-            due = tuple(self._entries[3 * number : 3 * number + 3])
-            if (item.key_hash, item.version, item.offset) != due:
-                what = "another event" if number < count else "no event"
+        """What is wrong with the index; ``hashes`` is ``None`` when not all keys are known."""
+        whole = file.size - file.size % af.INDEX_ENTRY_BYTES
+        if whole != file.size and not live:
+            yield finding(
+                "stream_index_entry_torn", file.path, position=whole, length=file.size - whole
+            )
+        unknown = hashes is not None
+        compares = self.event_sourcing and opens
+        due, count = 0, len(self._entries) // 3
+        for at, key_hash, version, offset in _index(file, whole):
+            if not unknown and not compares:
+                return
+            if unknown and hashes is not None and key_hash not in hashes:
+                yield finding("stream_index_hash_unknown", file.path, position=at, length=32)
+                unknown = False
+            if not compares or offset < log.log_start:
+                continue  # retention removes records, the index is only rebuilt at the next use
+            if due < count:
+                told = tuple(self._entries[3 * due : 3 * due + 3])
+                same, what = told == (key_hash, version, offset), "another event"
+            else:
+                same, what = live, "no event"
+            due += 1
+            if not same:
+                compares = False
                 yield finding(
                     "stream_index_diverges_from_log",
-                    path,
-                    position=32 * number,
+                    file.path,
+                    position=at,
                     length=32,
-                    message=f"entry {number} says version {item.version} at offset {item.offset}; "
+                    message=f"the entry says version {version} at offset {offset}; "
                     f"the log has {what} there",
                     topic=self.topic,
                     partition=self.partition,
                 )
-                return
 
 
-def _read(evidence: Evidence, path: str) -> tuple[bytes | None, Finding | None]:
-    entry = evidence.get(path)
-    if entry is None:
-        return None, None
-    if entry.type != "file":
-        return None, finding(
-            "checkpoint_not_regular",
-            path,
-            message=f"a {entry.type} stands where an aggregate file should be",
-            effect="ignores",
-            severity="warning",
-        )
-    try:
-        return evidence.read(path, MAX_FILE_BYTES), None
-    except UnreadableError as error:
-        return None, replace(error.finding, step=5)
+class _File:
+    """One file through a window of :data:`_CHUNK` bytes."""
+
+    def __init__(self, path: str, source: ByteSource) -> None:
+        self.path = path
+        self.size = source.size
+        self._source = source
+        self._start = 0
+        self._data = b""
+
+    def get(self, position: int, length: int) -> bytes:
+        """Bytes of the file, fewer where it has become shorter."""
+        offset = position - self._start
+        if offset < 0 or offset + length > len(self._data):
+            self._start, offset = position, 0
+            self._data = self._source.pread(max(length, _CHUNK), position)
+        return self._data[offset : offset + length]
 
 
-def _keys(evidence: Evidence, path: str) -> tuple[set[int], list[Finding]]:
-    data, problem = _read(evidence, path)
-    found = [problem] if problem else []
-    if data is None:
-        return set(), found
-    keys, end = af.decode_keys(data)
-    for key in keys:
-        if af.fnv1a64(key.key) != key.key_hash:
-            found.append(finding("stream_keys_hash_mismatch", path, position=key.at, length=8))
+class _Files:
+    """The three files of a partition; what cannot be opened becomes a finding."""
+
+    def __init__(
+        self, evidence: Evidence, directory: str, partition: int, found: list[Finding]
+    ) -> None:
+        self.evidence = evidence
+        self.directory = directory
+        self.partition = partition
+        self.found = found
+
+    @contextmanager
+    def open(self, kind: FileKind) -> Iterator[_File | None]:
+        path = f"{self.directory}/{layout.aggregate_file(self.partition, kind)}"
+        entry = self.evidence.get(path)
+        if entry is None:
+            yield None
+            return
+        if entry.type != "file":
+            text = f"a {entry.type} stands where an aggregate file should be"
+            told = finding("checkpoint_not_regular", path, message=text)
+            self.found.append(replace(told, effect="ignores", severity="warning"))
+            yield None
+            return
+        try:
+            source = self.evidence.open(path)
+        except UnreadableError as error:
+            self.found.append(replace(error.finding, step=5))
+            yield None
+            return
+        with source:
+            try:
+                yield _File(path, source)
+            except OSError as error:
+                text = f"cannot be read: {error.strerror or error}"
+                told = finding("file_unreadable", path, message=text, effect="recovers", step=5)
+                self.found.append(told)
+
+
+def _index(file: _File, whole: int) -> Iterator[tuple[int, int, int, int]]:
+    """Position, hash, version and offset of every whole entry."""
+    step = _CHUNK
+    for start in range(0, whole, step):
+        data = file.get(start, min(step, whole - start))
+        usable = len(data) - len(data) % af.INDEX_ENTRY_BYTES
+        for number, (key_hash, version, offset, _) in enumerate(_ENTRY.iter_unpack(data[:usable])):
+            yield start + af.INDEX_ENTRY_BYTES * number, key_hash, version, offset
+
+
+def _keys(file: _File, found: list[Finding]) -> set[int] | None:
+    """Hashes of the keys, ``None`` when there are too many to know them all."""
+    hashes: set[int] = set()
+    wrong = False
+    at = 0
+    while at + 10 <= file.size:
+        head = file.get(at, 10)
+        if len(head) < 10:
+            return hashes
+        value, length = int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
+        if at + 10 + length > file.size:
             break
-    if end != len(data):
-        found.append(finding("stream_keys_torn", path, position=end, length=len(data) - end))
-    return {key.key_hash for key in keys}, found
+        if len(hashes) >= MAX_KEYS:
+            return None
+        if not wrong and af.fnv1a64(file.get(at + 10, length)) != value:
+            wrong = True
+            found.append(finding("stream_keys_hash_mismatch", file.path, position=at, length=8))
+        hashes.add(value)
+        at += 10 + length
+    if at != file.size:
+        found.append(finding("stream_keys_torn", file.path, position=at, length=file.size - at))
+    return hashes
 
 
-def _snapshots(evidence: Evidence, path: str) -> tuple[tuple[SnapshotRow, ...], list[Finding]]:
-    data, problem = _read(evidence, path)
-    found = [problem] if problem else []
-    if data is None:
-        return (), found
-    snapshots, end = af.decode_snapshots(data)
-    if end != len(data):
+def _snapshots(file: _File, found: list[Finding]) -> list[SnapshotRow]:
+    rows: list[SnapshotRow] = []
+    last: dict[bytes, int] = {}
+    at = 0
+    while at + 2 <= file.size:
+        key_length = int.from_bytes(file.get(at, 2), "big")
+        fixed = at + 2 + key_length
+        if fixed + 12 > file.size:
+            break
+        key, rest = file.get(at + 2, key_length), file.get(fixed, 12)
+        if len(key) < key_length or len(rest) < 12 or len(rows) >= MAX_SNAPSHOTS:
+            return rows
+        version, size = int.from_bytes(rest[:8], "big"), int.from_bytes(rest[8:], "big")
+        end = fixed + 12 + size
+        if end > file.size:
+            break
+        earlier = last.get(key)
+        if earlier is not None:
+            rows[earlier] = replace(rows[earlier], current=False)
+        last[key] = len(rows)
+        rows.append(SnapshotRow(key, version, size, at, end - at, True))
+        at = end
+    if at != file.size:
+        left = file.size - at
         found.append(
             finding(
                 "snapshot_record_torn",
-                path,
-                position=end,
-                length=len(data) - end,
-                message=f"unfinished record; {len(data) - end} bytes follow the last good one",
+                file.path,
+                position=at,
+                length=left,
+                message=f"unfinished record; {left} bytes follow the last good one",
+                lost=Lost(bytes=left),
             )
         )
-    last = {item.key: number for number, item in enumerate(snapshots)}
-    rows = tuple(
-        SnapshotRow(
-            item.key,
-            item.version,
-            len(item.payload),
-            item.at,
-            item.length,
-            last[item.key] == number,
-        )
-        for number, item in enumerate(snapshots)
-    )
-    return rows, found
+    return rows

@@ -260,6 +260,23 @@ def test_a_changed_byte_never_escapes_as_another_exception(
         assert codes <= set(CATALOGUE)
 
 
+@settings(max_examples=100, deadline=None)
+@given(RECORDS, st.binary(max_size=100), st.binary(min_size=1, max_size=100))
+def test_a_record_is_decoded_in_its_window(record: Record, before: bytes, behind: bytes) -> None:
+    data = encode(record)
+    window = before + data + behind
+    start, end = len(before), len(before) + len(data)
+    assert decode(window, start, end) == record
+    for wrong, code in (
+        (start + 3, "unsupported_record_format"),
+        (end - 1, "record_field_truncated"),
+        (end + 1, "record_trailing_bytes"),
+    ):
+        with pytest.raises(FormatError) as caught:
+            decode(window, start, wrong)
+        assert caught.value.code == code
+
+
 def test_the_record_with_every_field_empty_is_the_smallest() -> None:
     assert len(encode(Record())) == MIN_RECORD_BYTES
 

@@ -500,6 +500,19 @@ def test_memory_is_bounded_by_the_window_not_by_the_file() -> None:
     assert peak < 20 << 20
 
 
+def test_large_records_are_held_one_at_a_time() -> None:
+    size = 8 << 20
+    data = b"".join(frame(offset, payload=bytes(size)) for offset in range(4))
+    source = Source(data)
+    tracemalloc.start()
+    found = scan_segment(source, ref(len(data)), lambda batch: None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.record_count == 4
+    # The window, the record before it and the one that is being decoded.
+    assert peak < 3 * size + (2 << 20)
+
+
 # -- the files of a partition ------------------------------------------------------------------
 
 

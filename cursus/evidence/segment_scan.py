@@ -273,10 +273,11 @@ class _Scan:
                 if not 0 < length <= MAX_RECORD_BYTES or length + 4 > left:
                     break
                 if at + 4 + length > len(buffer):
+                    buffer = b""  # may be large: let go of it before the next one comes
                     buffer, start = window.fill(position, 4 + length)
                     at = 0
                 try:
-                    record = decode(buffer[at + 4 : at + 4 + length])
+                    record = decode(buffer, at + 4, at + 4 + length)
                 except FormatError:
                     break
                 offset = record.offset

@@ -86,6 +86,6 @@ class Window:
     def fill(self, position: int, length: int) -> tuple[bytes, int]:
         """Make the window begin at ``position`` with at least ``length`` bytes."""
         want = min(max(length, CHUNK), self.size - position)
+        self._buffer, self._start = b"", position  # never two of them at once
         self._buffer = read_exactly(self._source, want, position)
-        self._start = position
         return self._buffer, position

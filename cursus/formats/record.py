@@ -411,27 +411,31 @@ def _unsupported(data: bytes) -> FormatError:
     )
 
 
-def decode(data: bytes) -> Record:
-    """Decode one ``CDM2`` record (without its length prefix).
+def decode(data: bytes, start: int = 0, end: int | None = None) -> Record:
+    """Decode one ``CDM2`` record (without its length prefix): ``data[start:end]``.
 
+    A scan passes its window and the bounds, which spares a copy of each record.
     Raises :class:`FormatError` with the codes of segments.md section 4.2;
     ``position`` counts from the start of the record.
     """
-    if data[:4] != MAGIC:
-        raise _unsupported(data)
+    if end is None:
+        end = len(data)
+    if end - start < 4 or data[start : start + 4] != MAGIC:
+        raise _unsupported(data[start : min(end, start + 4)])
     try:
-        return _decode_fast(data)
+        return _decode_fast(data, start, end)
     except (struct.error, IndexError):
         # A field runs past the end, or a limit was met: walk again, slowly, to say which.
-        return _decode_slow(data)
+        return _decode_slow(data[start:end])
 
 
-def _decode_fast(data: bytes) -> Record:
+def _decode_fast(data: bytes, start: int, end: int) -> Record:
+    # What runs past ``end`` into the next record ends behind it: the last check sees that.
     u16 = _U16.unpack_from
-    end = len(data)
-    (n,) = u16(data, 4)
-    at = 6 + n
-    topic = data[6:at]
+    (n,) = u16(data, start + 4)
+    at = start + 6
+    topic = data[at : at + n]
+    at += n
     partition, offset = _PARTITION_OFFSET.unpack_from(data, at)
     at += 12
     (n,) = u16(data, at)

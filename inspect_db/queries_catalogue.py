@@ -103,7 +103,7 @@ def _parse(query: str, text: str) -> NamedQuery:
     lines = text.splitlines()
     body = 0
     last = ""
-    for body, line in enumerate(lines):
+    for line in lines:
         if match := _FIELD.fullmatch(line):
             last = match[1]
             fields[last] = match[2]
@@ -115,6 +115,7 @@ def _parse(query: str, text: str) -> NamedQuery:
             fields[last] += f" {match[1]}"
         else:
             break
+        body += 1
     return NamedQuery(
         name=query,
         title=fields["title"],

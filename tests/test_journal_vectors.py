@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cursus import layout
 from cursus.evidence.segment_scan import Batch
+from cursus.evidence.walk import LogDirectory
 from cursus.findings import CATALOGUE, FormatError
 from cursus.formats import canonical_json, timestamps
 from cursus.formats import transaction_journal as tj
@@ -343,6 +346,31 @@ def test_logs_against_the_journal(marker: str, state: str | None, expected: list
     assert [item.code for item in found] == expected
     if expected == ["txn_record_unresolved"] * 2:
         assert [(item.position, item.detail["offset"]) for item in found] == [(0, 0), (100, 1)]
+
+
+def test_a_marker_may_have_come_while_the_directory_was_read() -> None:
+    """The logs are read before the journal: in a live directory this is no alarm."""
+    index = tx.TransactionIndex("t", 0)
+    ref = SegmentRef("t/log", "t", 0, 0, 0, True, False, True, False)
+    index.visit(Batch(ref, [transactional(0)], reachable=True))
+    (found,) = index.findings(replace(journal_with("committed"), live=True))
+    assert (found.code, found.severity) == ("txn_record_unresolved", "info")
+
+
+def test_a_frame_that_is_being_written_is_not_torn(tmp_path: Path) -> None:
+    whole = journal_of(next(v for v in JOURNALS if v["name"] == "v1_states"))
+    (tmp_path / layout.JOURNAL).write_bytes(whole[:-3])
+    with LogDirectory.at(str(tmp_path)) as evidence:
+        still = tx.replay_journal(evidence, 0, declared=None)
+    with LogDirectory.at(str(tmp_path)) as evidence:
+        evidence.in_use = True
+        live = tx.replay_journal(evidence, 0, declared=None)
+    torn = next(item for item in still.findings if item.code == "journal_frame_truncated")
+    writing = next(item for item in live.findings if item.code == "write_in_progress")
+    assert (torn.effect, writing.effect, writing.step) == ("repairs", "ignores", 4)
+    assert (torn.position, torn.length) == (writing.position, writing.length)
+    assert still.cut == (torn.position, torn.length)
+    assert live.cut is None
 
 
 def test_records_of_a_decided_transaction_are_not_kept() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from cursus import layout
-from cursus.findings import Finding, FormatError, Lost, finding
+from cursus.findings import Finding, FormatError, Lost, Severity, finding
 from cursus.formats import canonical_json, timestamps
 from cursus.formats import transaction_journal as tj
 from cursus.formats.transaction_journal import Transaction
@@ -370,6 +370,8 @@ class JournalReplay:
     """Step 4. ``transactions`` holds the last accepted state of each id, tombstones too.
 
     ``complete`` is False when a problem that is not repaired hides later states.
+    ``live``: a broker was using the directory; the logs were read before the
+    journal, so a decision may be newer than the marker that was not there yet.
     """
 
     present: bool
@@ -383,6 +385,7 @@ class JournalReplay:
     finish: tuple[Finish, ...]
     expire: tuple[str, ...]
     later_versions: tuple[int, ...] = ()
+    live: bool = False
 
     def decision(self, transactional_id: str, epoch: int) -> str | None:
         """State of (id, epoch) in the journal, ``None`` when it does not know them."""
@@ -473,6 +476,7 @@ def replay_journal(
         finish=finish,
         expire=expire,
         later_versions=tuple(sorted({f.version for f in shown if f.version != 1})),
+        live=bool(evidence.in_use),
     )
 
 
@@ -779,6 +783,10 @@ class TransactionIndex:
         if (name, epoch) in self.markers or decision in _UNDER_WAY:
             return
         known = f"although the journal says {decision}" if decision else "and no journal entry"
+        severity: Severity = "warning"
+        if journal.live:
+            severity = "info"
+            known += "; a broker is using the directory and may have written the marker since"
         for path, position, length, offset in records.addresses:
             yield finding(
                 "txn_record_unresolved",
@@ -787,6 +795,7 @@ class TransactionIndex:
                 length=length,
                 message=f'offset {offset} of transaction "{canonical_json.shorten(text)}" epoch '
                 f"{epoch} has no marker, {known}",
+                severity=severity,
                 step=4,
                 topic=self.topic,
                 partition=self.partition,
@@ -803,6 +812,7 @@ class TransactionIndex:
                 position=position,
                 length=length,
                 message=f"{hidden} more records of this transaction follow",
+                severity=severity,
                 step=4,
                 repeated=hidden,
             )

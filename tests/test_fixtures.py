@@ -244,7 +244,8 @@ def compare_findings(result: Result) -> list[str]:
             matching = [item for item in left if expected["code"] in names_of(item.code)]
             if len(matching) != expected["count"] or matching[-1].path != expected["last_path"]:
                 wrong.append(f"expected {expected}, got {len(matching)} of them")
-            left = [item for item in left if item not in set(matching)]
+            counted = set(matching)
+            left = [item for item in left if item not in counted]
         elif matching:
             left.remove(matching[0])
         elif not expected.get("optional"):

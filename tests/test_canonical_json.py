@@ -207,7 +207,7 @@ def test_escapes() -> None:
 
 
 def test_compact_and_pretty() -> None:
-    value = {"a": [1, "x", None, True, False], "b": [], "c": {}, "d": {"e": [[2**64 - 1]]}}
+    value: Any = {"a": [1, "x", None, True, False], "b": [], "c": {}, "d": {"e": [[2**64 - 1]]}}
     assert cj.compact(value) == (
         b'{"a":[1,"x",null,true,false],"b":[],"c":{},"d":{"e":[[18446744073709551615]]}}'
     )

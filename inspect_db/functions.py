@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 import apsw
 
@@ -45,9 +45,9 @@ def register(connection: apsw.Connection, evidence: LogDirectory | None) -> None
         data = body(file_id, position)
         return data.hex() if data is not None else None
 
-    connection.create_scalar_function("payload", payload, 2)
-    connection.create_scalar_function("record_json", record_json, 2)
-    connection.create_scalar_function("record_hex", record_hex, 2)
+    # apsw calls with as many arguments as are said here; its type knows any number only.
+    for name, function in zip(FUNCTIONS, (payload, record_json, record_hex), strict=True):
+        connection.create_scalar_function(name, cast(Any, function), 2)
 
 
 def read_record(

@@ -1141,6 +1141,7 @@ class Loader:
             item.position,
             item.length,
             name(item.message),
+            item.action,
             number_or_none(lost.bytes) if lost else None,
             number_or_none(lost.records) if lost else None,
             number_or_none(lost.first_offset) if lost else None,

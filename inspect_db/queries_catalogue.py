@@ -156,7 +156,7 @@ def execute(
     cursor.exec_trace = described
     try:
         rows = iter(cursor.execute(sql, dict(values) if values else None))
-    except apsw.Error as error:
+    except (apsw.Error, ValueError) as error:
         raise QueryError(str(error)) from None
     return tuple(columns), _rows(rows)
 
@@ -164,5 +164,5 @@ def execute(
 def _rows(rows: Iterator[tuple[SqlValue, ...]]) -> Iterator[tuple[SqlValue, ...]]:
     try:
         yield from rows
-    except apsw.Error as error:
+    except (apsw.Error, ValueError) as error:
         raise QueryError(str(error)) from None

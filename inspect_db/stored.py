@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import apsw
 
-from cursus.findings import CATALOGUE, Effect, Finding, Lost, Severity, Step
+from cursus.findings import Effect, Finding, Lost, Severity, Step
 from cursus.formats import timestamps
 from cursus.replay.startup import Action, Outcome, Plan, StepOutcome, Verdict
 from inspect_db.values import from_name, from_number, from_number_or_none
@@ -52,11 +52,11 @@ def findings(connection: apsw.Connection) -> tuple[Finding, ...]:
 
 def _findings(connection: apsw.Connection) -> Iterator[Finding]:
     for row in connection.execute(
-        "select code, severity, effect, step, path, position, length, message, lost_bytes, "
+        "select code, severity, effect, step, path, position, length, message, action, lost_bytes, "
         "lost_records, lost_first_offset, lost_last_offset, detail from findings "
         "order by finding_id"
     ):
-        code, severity, effect, step, path, position, length, message, *rest = cast(
+        code, severity, effect, step, path, position, length, message, action, *rest = cast(
             tuple[Any, ...], row
         )
         *lost, detail = rest
@@ -68,7 +68,7 @@ def _findings(connection: apsw.Connection) -> Iterator[Finding]:
             effect=cast(Effect, effect),
             step=cast("Step | None", step),
             message=from_name(message),
-            action=CATALOGUE[code].action,
+            action=action,
             position=position,
             length=length,
             lost=Lost(*numbers) if any(value is not None for value in numbers) else None,

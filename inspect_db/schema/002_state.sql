@@ -362,6 +362,7 @@ create table finding_codes (
 
 -- table findings: Everything that was found, in the order in which a broker would meet it.
 --   finding_id: Place in that order.
+--   action: What to do about it.
 --   lost_bytes: Bytes that are lost, where known.
 --   lost_records: Records that are lost, where known.
 --   lost_first_offset: First offset that is lost, where known.
@@ -378,6 +379,7 @@ create table findings (
     position integer,
     length integer,
     message any not null,
+    action text not null,
     lost_bytes any,
     lost_records any,
     lost_first_offset any,

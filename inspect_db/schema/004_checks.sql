@@ -194,7 +194,7 @@ where c.grp is null
 --   partition_count: Partitions with which the group was registered.
 --   registration_file_id: File of the registration.
 --   registration_position: Byte of the registration.
---   initial_revision: Revision of the offsets that the registration carries; 0 without.
+--   initial_revision: Revision of the offsets that the registration carries; null without.
 create view cm_live as
 select
     h.grp,
@@ -205,13 +205,13 @@ select
     c.partition_count,
     c.file_id as registration_file_id,
     c.position as registration_position,
-    coalesce((
+    (
         select max(i.revision)
         from initial_offsets as i
         where i.file_id = c.file_id
           and i.position = c.position
           and i.topic = h.topic
-    ), 0) as initial_revision,
+    ) as initial_revision,
     h.file_id,
     h.position
 from cm_held as h
@@ -252,7 +252,7 @@ select
 from cm_live as l
 join offset_snapshot_items as i on i.file_id = l.file_id and i.position = l.position
 where i.item_partition >= l.partition_count
-  and l.revision >= l.initial_revision
+  and l.revision >= coalesce(l.initial_revision, 0)
   and not exists (
         select 1
         from check_q8 as m
@@ -295,11 +295,11 @@ with recursive
             l.revision,
             l.file_id,
             l.position,
-            case when l.initial_revision > 0 then l.registration_file_id end as initial_file_id,
-            case when l.initial_revision > 0 then l.registration_position end as initial_position,
+            case when l.initial_revision is not null then l.registration_file_id end as initial_file_id,
+            case when l.initial_revision is not null then l.registration_position end as initial_position,
             row_number() over (partition by l.grp, l.topic order by l.revision) as n
         from cm_live as l
-        where l.revision > l.initial_revision
+        where l.revision > coalesce(l.initial_revision, 0)
           and not exists (
                 select 1 from check_q8 as m
                 where m.file_id = l.file_id and m.position = l.position

@@ -1,0 +1,442 @@
+"""Building an index: equality of content, faults on the way, memory and size."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import index_help as help_
+import pytest
+
+from cursus.formats.record import Record, decode, encode_frame
+from inspect_db import cli, digest, fixtures, load, models, queries_catalogue, values
+from inspect_db.index import IndexFileError, is_index, open_index
+
+NAME = "small-healthy"
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> Path:
+    return fixtures.materialise(help_.FIXTURES[NAME], tmp_path / "evidence")
+
+
+def options(**changes: object) -> load.BuildOptions:
+    settings = {"as_of": help_.FIXTURES[NAME].as_of} | changes
+    return load.BuildOptions(**settings)  # type: ignore[arg-type]
+
+
+def digest_of(path: Path) -> str:
+    connection = open_index(str(path))
+    try:
+        return digest.digest(connection)
+    finally:
+        connection.close()
+
+
+def once(action: Callable[[], object]) -> load.Progress:
+    done: list[int] = []
+
+    def progress(_: int, __: int) -> None:
+        if not done:
+            done.append(1)
+            action()
+
+    return progress
+
+
+# -- equality ----------------------------------------------------------------------------
+
+
+def test_same_evidence_same_digest_wherever_and_whenever(evidence: Path, tmp_path: Path) -> None:
+    load.build(str(evidence), str(tmp_path / "a.db"), options())
+    copy = tmp_path / "elsewhere" / "copied"
+    shutil.copytree(evidence, copy)
+    for path in copy.rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        path.chmod(0o755 if path.is_dir() else 0o600)
+    later = help_.FIXTURES[NAME].as_of + 400 * 86_400 * 10**9
+    load.build(str(copy), str(tmp_path / "b.db"), options(as_of=later))
+    assert digest_of(tmp_path / "a.db") == digest_of(tmp_path / "b.db")
+
+
+def test_jobs_do_not_change_the_digest(evidence: Path, tmp_path: Path) -> None:
+    for jobs in ("1", "4"):
+        arguments = ["build", str(evidence), "-o", str(tmp_path / f"{jobs}.db"), "--jobs", jobs]
+        assert cli.run(arguments) == 0
+    assert digest_of(tmp_path / "1.db") == digest_of(tmp_path / "4.db")
+
+
+@pytest.mark.parametrize("records", ["all", "none"])
+def test_one_byte_of_a_payload_changes_the_digest(
+    evidence: Path, tmp_path: Path, records: str
+) -> None:
+    load.build(str(evidence), str(tmp_path / "a.db"), options(records=records))
+    ((path, position, length),) = help_.rows(
+        help_.built(NAME),
+        "select path, position, length from records where topic = 'orders' "
+        "order by payload_bytes desc limit 1",
+    )
+    assert isinstance(position, int)
+    assert isinstance(length, int)
+    log = evidence / str(path)
+    data = bytearray(log.read_bytes())
+    payload = decode(bytes(data[position + 4 : position + length])).payload
+    data[data.index(payload, position) + len(payload) // 2] ^= 1
+    log.write_bytes(data)
+    load.build(str(evidence), str(tmp_path / "b.db"), options(records=records))
+    assert digest_of(tmp_path / "a.db") != digest_of(tmp_path / "b.db")
+
+
+# -- faults ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(evidence: Path, tmp_path: Path) -> tuple[Path, bytes]:
+    """An older index and its bytes, alone in a directory."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    target = folder / "index.db"
+    load.build(str(evidence), str(target), options(records="none"))
+    return target, target.read_bytes()
+
+
+def unharmed(old: tuple[Path, bytes]) -> None:
+    target, data = old
+    assert target.read_bytes() == data
+    assert [path.name for path in target.parent.iterdir()] == ["index.db"]
+
+
+def test_full_disk(evidence: Path, old: tuple[Path, bytes]) -> None:
+    target, _ = old
+    program = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "from inspect_db import cli\n"
+        "sys.exit(cli.run(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "build", str(evidence), "-o", str(target)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    unharmed(old)
+
+
+def test_destination_that_cannot_be_written(evidence: Path, old: tuple[Path, bytes]) -> None:
+    target, _ = old
+    child = os.fork()
+    if child == 0:
+        target.parent.chmod(0o555)
+        for folder in [*evidence.parents[:5], *target.parents[:4]]:
+            if folder != target.parent:
+                folder.chmod(0o755)
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            load.build(str(evidence), str(target), options())
+        except load.BuildError as error:
+            print(error, flush=True); os._exit(0 if "ermission" in str(error) else 2)
+        except BaseException:
+            os._exit(3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    target.parent.chmod(0o755)
+    unharmed(old)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_interruption(evidence: Path, old: tuple[Path, bytes]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load.build(str(evidence), str(old[0]), options(), once(interrupt))
+    unharmed(old)
+
+
+def test_killed_worker_leaves_the_old_index_and_the_next_build_cleans_up(
+    evidence: Path, old: tuple[Path, bytes]
+) -> None:
+    target, data = old
+    child = os.fork()
+    if child == 0:
+        kill = once(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        load.build(str(evidence), str(target), options(), kill)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert target.read_bytes() == data
+    assert len(list(target.parent.iterdir())) == 2
+    load.build(str(evidence), str(target), options())
+    assert [path.name for path in target.parent.iterdir()] == ["index.db"]
+
+
+def test_leftovers_of_an_older_index_go(evidence: Path, old: tuple[Path, bytes]) -> None:
+    target, _ = old
+    for suffix in ("-wal", "-shm", "-journal"):
+        Path(f"{target}{suffix}").write_bytes(b"old")
+    load.build(str(evidence), str(target), options())
+    assert [path.name for path in target.parent.iterdir()] == ["index.db"]
+
+
+def a_log(evidence: Path) -> Path:
+    return sorted((evidence / "orders").glob("partition_1_segment_*.log"))[-1]
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(path.read_bytes()[:100])
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace(path: Path) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+
+
+@pytest.mark.parametrize("change", [grow, shrink, replace, Path.unlink])
+def test_evidence_that_changes_is_told(
+    evidence: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    target = tmp_path / "index.db"
+    log = a_log(evidence)
+    result = load.build(str(evidence), str(target), options(), once(lambda: change(log)))
+    path = log.relative_to(evidence).as_posix()
+    assert result.changed == (path,)
+    assert help_.rows(target, "select path from files where changed = 1") == [(path,)]
+    told = help_.rows(
+        target, "select count(*) from findings where code = 'file_changed_while_reading'"
+    )
+    assert told[0][0] == 1
+    assert help_.rows(target, "select changed_files from build") == [(1,)]
+
+
+def test_evidence_that_goes_away(evidence: Path, old: tuple[Path, bytes]) -> None:
+    with pytest.raises(load.BuildError):
+        load.build(str(evidence), str(old[0]), options(), once(lambda: shutil.rmtree(evidence)))
+    unharmed(old)
+
+
+def test_nothing_is_written_into_the_log_directory(evidence: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(evidence)
+    for place in (evidence / "x.db", evidence / "orders" / "x.db", link / "x.db"):
+        with pytest.raises(load.BuildError, match="inside the log directory"):
+            load.build(str(evidence), str(place), options())
+
+
+def test_what_is_not_an_index_is_not_overwritten(evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "thesis.txt"
+    target.write_text("years of work")
+    with pytest.raises(load.BuildError, match="not overwritten"):
+        load.build(str(evidence), str(target), options())
+    assert target.read_text() == "years of work"
+
+
+def test_an_index_of_another_version_names_the_command(evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "index.db"
+    load.build(str(evidence), str(target), options(records="none"))
+    connection = sqlite3.connect(target)
+    connection.execute("pragma user_version = 99")
+    connection.close()
+    assert is_index(str(target))
+    with pytest.raises(IndexFileError, match=f"inspect-db build {evidence}"):
+        open_index(str(target))
+
+
+# -- options, functions, models ----------------------------------------------------------
+
+
+def test_payloads_and_hashes(evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "index.db"
+    load.build(str(evidence), str(target), options(payload_bytes=5, hashes=True))
+    lengths = help_.rows(target, "select max(length(payload)) from records")
+    assert lengths == [(5,)]
+    path = a_log(evidence)
+    sha = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True)
+    found = help_.rows(
+        target,
+        "select lower(hex(sha256)) from files where path = ?",
+        path.relative_to(evidence).as_posix(),
+    )
+    assert found == [(sha.stdout.split()[0],)]
+
+
+def test_records_internal(evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "index.db"
+    load.build(str(evidence), str(target), options(records="internal"))
+    assert help_.rows(target, "select distinct topic from records") == [("__consumer_offsets",)]
+
+
+def test_functions_read_the_evidence_and_only_where_told(
+    evidence: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "index.db"
+    load.build(str(evidence), str(target), options())
+    sql = (
+        "select json_extract(record_json(file_id, position), '$.offset') as found, "
+        "record_offset, length(payload(file_id, position)) = payload_bytes as same "
+        "from records limit 3"
+    )
+    arguments = ["query", str(target), "--sql", sql, "--json"]
+    assert cli.run([*arguments, "--evidence", str(evidence)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(row["found"] == row["record_offset"] and row["same"] for row in found)
+    assert cli.run(arguments) == 1
+    assert "--evidence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "sql", ["create table x (a)", "delete from files", "attach 'x.db' as x", "select", "pragma x"]
+)
+def test_queries_only_read(sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = help_.built(NAME)
+    before = path.read_bytes()
+    cli.run(["query", str(path), "--sql", sql])
+    assert "Traceback" not in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_shell() -> None:
+    statements = "select count(*)\n from topics;\n.query groups\nselect 1 from nowhere;\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "inspect_db", "shell", str(help_.built(NAME))],
+        input=statements,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "default-group" in done.stdout
+    assert "no such" in done.stderr
+
+
+def test_models_by_the_example() -> None:
+    example = Path(__file__).resolve().parent.parent / "docs" / "examples" / "lag.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(help_.built(NAME))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = help_.rows(
+        help_.built(NAME),
+        "select group_name, sum(lag) as total from consumer_lag where place = 'in_log' "
+        "group by 1 order by 2 desc, 1 limit 5",
+    )
+    assert [line.split()[1] for line in done.stdout.splitlines()] == [row[0] for row in expected]
+    assert set(models.tables) >= {"records", "consumer_groups", "findings"}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_numbers_both_ways(number: int) -> None:
+    assert values.from_number(values.number(number)) == number
+    assert values.from_number(values.difference(0, number)) == -number
+
+
+def test_numbers_sort_and_names_survive() -> None:
+    connection = apsw.Connection(":memory:")
+    connection.execute("create table t (a any, n any) strict")
+    numbers = [2**64 - 1, 0, 2**63, 2**63 - 1, 5]
+    names = [b"a\0b", b"\xff\xfe", "ü".encode(), b"plain", b"\xed\xb2\x80"]
+    for number, text in zip(numbers, names, strict=True):
+        connection.execute(
+            "insert into t values (?, ?)", (values.number(number), values.name(text))
+        )
+    found = [values.from_number(row[0]) for row in connection.execute("select a from t order by a")]  # type: ignore[arg-type]
+    assert found == sorted(numbers)
+    for text in names:
+        ((back,),) = connection.execute("select n from t where n = ?", (values.name(text),))
+        assert values.from_name(back).encode("utf-8", "surrogateescape") == text  # type: ignore[arg-type]
+
+
+# -- known answers -----------------------------------------------------------------------
+
+#: Rows that a query gives on a fixture, by the ground truth of that fixture.
+KNOWN = [
+    ("segment_seams", "damaged-missing-segment", {}, 1),
+    ("segment_seams", "small-healthy", {}, 0),
+    ("commits_beyond_log_end", "damaged-older-offsets", {}, 1),
+    ("open_transactions", "shop-healthy", {}, 5),
+    ("groups", "shop-healthy", {}, 26),
+    ("largest_records", "shop-healthy", {"limit": "7"}, 7),
+    ("commits_beyond_log_end", "values-at-the-edge", {}, 2),
+    ("offsets_moved_back", "values-at-the-edge", {}, 0),
+    ("groups_of_missing_topics", "group-topic-gone", {}, None),
+    ("offsets_without_registration", "registration-lost-first-segment-missing", {}, None),
+    ("index_findings", "index-of-another-segment", {}, None),
+    ("index_findings", "index-larger-than-log", {}, None),
+    ("behind_damage", "zeroed-batch-mid-segment", {}, None),
+    ("group_conflicts", "offset-goes-backwards", {}, None),
+    ("changed_files", "small-healthy", {}, 0),
+    ("historical_offsets", "legacy-august", {}, None),
+    ("what_a_start_does", "zero-tail-of-three-bytes", {}, None),
+    ("segment_seams", "merge-leftover-overlap", {}, None),
+    ("partitions_without_marker", "open-transaction-without-journal", {}, None),
+    ("group_lives", "recreated-group-wrong-order", {"group": "settlement-3"}, 3),
+    ("fenced_snapshots", "recreated-group-wrong-order", {}, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "fixture", "given", "count"), KNOWN)
+def test_known_answers(name: str, fixture: str, given: dict[str, str], count: int | None) -> None:
+    connection = open_index(str(help_.built(fixture)))
+    _, found = queries_catalogue.run(connection, queries_catalogue.get(name), given)
+    rows = list(found)
+    connection.close()
+    assert rows if count is None else len(rows) == count
+
+
+# -- size and memory ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_bytes_and_memory_of_many_records(tmp_path: Path) -> None:
+    records = 200_000
+    log_dir = tmp_path / "logs"
+    (log_dir / "events").mkdir(parents=True)
+    shutil.copy(help_.log_dir(NAME) / "__topic_metadata.json", log_dir / "__topic_metadata.json")
+    with (log_dir / "events" / f"partition_0_segment_{0:020d}.log").open("wb") as log:
+        for offset in range(records):
+            record = Record(
+                b"events",
+                0,
+                offset,
+                b"producer-1",
+                offset + 1,
+                payload=b'{"order":%d,"total":12.50}' % offset,
+                event_type=b"order",
+                key=b"order-%07d" % (offset % 50_000),
+            )
+            log.write(encode_frame(record))
+    target = tmp_path / "index.db"
+    program = (
+        "import resource, sys\n"
+        "from inspect_db import cli\n"
+        "code = cli.run(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "build", str(log_dir), "-o", str(target)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert help_.rows(target, "select count(*) from record_rows") == [(records,)]
+    assert target.stat().st_size / records <= 60
+    assert int(done.stdout) * 1024 < 300 << 20

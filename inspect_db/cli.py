@@ -110,20 +110,12 @@ def opened(log_dir: str) -> Iterator[LogDirectory]:
 
 def read_index(path: str, what: str) -> Any:
     """``what`` of an index built by ``inspect-db build``; a plain file only."""
-    reader = getattr(_index_commands(), what, None)
-    if reader is None:
-        raise Failure(f"{safe_text(path)} is not a directory")
-    return reader(path)
+    return getattr(_index_commands(), what)(path)
 
 
-def _index_commands() -> object | None:
-    """The commands of the index (``inspect_db.cli_index``)."""
-    try:
-        return importlib.import_module("inspect_db.cli_index")
-    except ModuleNotFoundError as error:
-        if error.name != "inspect_db.cli_index":
-            raise
-        return None
+def _index_commands() -> Any:
+    """The commands of the index; that module stands on this one, so it is loaded late."""
+    return importlib.import_module("inspect_db.cli_index")
 
 
 def write_json(value: object) -> None:
@@ -505,6 +497,4 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
-_index = _index_commands()
-if _index is not None:
-    _index.register(cli)  # type: ignore[attr-defined]
+_index_commands().register(cli)

@@ -333,7 +333,8 @@ def query_command(
         except queries_catalogue.QueryError as error:
             raise Failure(safe_text(str(error))) from None
     if form == "table":
-        click.echo(f"{count:,} rows", err=True)
+        sys.stdout.flush()  # the count comes behind the table, also in a pipe
+        click.echo(f"{count:,} {'row' if count == 1 else 'rows'}", err=True)
 
 
 def _forbid_other_files(connection: apsw.Connection) -> None:

@@ -149,6 +149,8 @@ def _check_destination(log_dir: str, target: str) -> None:
         raise BuildError(f"{shown} is a directory; name a file")
     if os.path.lexists(target):
         plain = os.path.isfile(target) and not os.path.islink(target)
+        if plain and not os.access(target, os.R_OK):
+            raise BuildError(f"{shown}: permission denied; what stands there cannot be looked at")
         if not plain or (os.path.getsize(target) and not is_index(target)):
             raise BuildError(f"{shown} exists and is not an index; it is not overwritten")
 

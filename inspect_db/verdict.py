@@ -299,8 +299,8 @@ def _summary(items: Sequence[Finding], everything: bool) -> Iterator[str]:
             if item.message != CATALOGUE[item.code].meaning:
                 text += f": {safe_text(item.message, MESSAGE)}"
             lost = lost_text(item.lost)
-            if lost and everything:
-                text += f" ({lost})"
+            if lost and (everything or item.severity != "info"):
+                text += f"; {lost}"
             yield from wrap(text, " " * 10, " " * 12)
         if len(group) > len(shown):
             yield f"{'':10}… and {len(group) - len(shown):,} more (--all shows them)"

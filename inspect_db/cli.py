@@ -451,6 +451,9 @@ def fixture_new_command(log_dir: str, name: str, into: str, as_of: int) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. Errors become one line on stderr."""
+    if sys.stdout is None:
+        _say("stdout is closed")
+        return 1
     try:
         with cli.make_context("inspect-db", list(arguments)) as context:
             code = cli.invoke(context)

@@ -564,6 +564,27 @@ def test_seams_lose_data_and_refuse_for_offsets_of_consumers(
             assert (item.lost.records, item.lost.first_offset, item.lost.last_offset) == (2, 4, 5)
 
 
+@pytest.mark.parametrize(
+    ("topic", "effect"), [(TOPIC, "data_missing"), ("__consumer_offsets", "refuses")]
+)
+def test_an_empty_active_segment_below_the_end_repeats_offsets(
+    tmp_path: Path, topic: str, effect: str
+) -> None:
+    data = b"".join(frames(range(4), topic=topic.encode()))
+    write(tmp_path, {0: data, 2: b""}, topic)
+    (item,) = judge(tmp_path, topic).findings
+    assert (item.code, item.effect) == ("segment_offsets_overlap", effect)
+
+
+def test_an_error_of_the_visitor_is_not_one_of_the_file() -> None:
+    def visit(_batch: object) -> None:
+        raise BrokenPipeError
+
+    data = log(4)
+    with pytest.raises(BrokenPipeError):
+        scan_segment(Source(data), ref(len(data)), visit)
+
+
 def test_an_empty_active_segment_above_the_end(tmp_path: Path) -> None:
     write(tmp_path, {0: log(4), 9: b""})
     found = judge(tmp_path)

@@ -51,6 +51,15 @@ def outcomes(found: Plan) -> list[str]:
     return [step.outcome for step in found.steps]
 
 
+def test_a_lock_that_is_no_file_refuses_before_everything_else(small: Path) -> None:
+    (small / ".cursus.lock").unlink(missing_ok=True)
+    (small / ".cursus.lock").mkdir()
+    found = judged(small)
+    assert found.verdict == "refuses"
+    assert found.first_refusal is not None
+    assert (found.first_refusal.code, found.first_refusal.step) == ("not_regular_file", 1)
+
+
 def test_a_whole_directory_starts_clean_and_does_nothing(small: Path) -> None:
     found = judged(small)
     assert found.verdict == "starts_clean"

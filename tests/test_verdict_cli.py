@@ -179,6 +179,17 @@ def test_hostile_names_cannot_disturb_the_terminal(storage: Path) -> None:
     assert set(names) <= paths, "JSON keeps every byte of a name"
 
 
+def test_a_closed_stdout_is_one_line_on_stderr(storage: Path) -> None:
+    words = [sys.executable, "-c", "from inspect_db.cli import main; main()", "verdict"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words, str(storage)],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "error: stdout is closed\n")
+
+
 def test_a_hostile_log_dir_is_one_line_on_stderr(tmp_path: Path) -> None:
     done = inspect("verdict", f"{tmp_path}/\x1b[31mred\nline")
     assert done.returncode == 1

@@ -194,6 +194,14 @@ def scan_segment(
     return _Scan(source, ref, visit).run()
 
 
+class _VisitError(Exception):
+    """An ``OSError`` of the visitor: a closed pipe, a full disk."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class _Scan:
     def __init__(
         self, source: ByteSource, ref: SegmentRef, visit: Callable[[RecordBatch], None] | None
@@ -224,6 +232,8 @@ class _Scan:
         end: End
         try:
             end = self._walk()
+        except _VisitError as error:
+            raise error.error from None
         except ShortReadError as error:
             self.findings.add("file_changed_while_reading", error.position, str(error))
             end = "unreadable"
@@ -246,6 +256,14 @@ class _Scan:
             findings=self.findings.close(),
             unreachable=tuple(self.runs),
         )
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Hand a batch to the visitor, whose errors say nothing about this file."""
+        assert self.visit is not None
+        try:
+            self.visit(batch)
+        except OSError as error:
+            raise _VisitError(error) from None
 
     # -- the run of good frames ----------------------------------------------
 
@@ -308,7 +326,7 @@ class _Scan:
         if last >= 0:
             self.last = last
         if batch and self.visit is not None:
-            self.visit(Batch(self.ref, batch, reachable=True))
+            self._hand_over(Batch(self.ref, batch, reachable=True))
 
     def _identity(self, position: int, length: int, record: Record) -> None:
         # A topic name has at most 249 bytes; what is longer is none, and is not kept whole.
@@ -570,7 +588,7 @@ class _Scan:
 
     def _deliver(self, batch: list[ScannedRecord]) -> None:
         if batch and self.visit is not None:
-            self.visit(Batch(self.ref, batch, reachable=False))
+            self._hand_over(Batch(self.ref, batch, reachable=False))
 
     def _close_run(self, run: list[int]) -> None:
         start, end, records, first, last = run

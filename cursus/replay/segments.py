@@ -363,6 +363,8 @@ def _seams(scans: Sequence[SegmentScan], internal: bool) -> Iterable[Finding]:
             before, lent = None, False
             continue
         if scan.first_offset is None:
+            if scan.segment.active and before is not None and before.last_offset is not None:
+                yield from _empty_active(before.last_offset, scan, internal)
             lent = lent or scan.segment.gaps_allowed
             continue
         if before is not None and before.last_offset is not None:
@@ -371,6 +373,25 @@ def _seams(scans: Sequence[SegmentScan], internal: bool) -> Iterable[Finding]:
             if seam is not None:
                 yield seam
         before, lent = scan, False
+
+
+def _empty_active(last: int, scan: SegmentScan, internal: bool) -> Iterable[Finding]:
+    """A broker appends at the base of an empty active segment: below the end, twice."""
+    base = scan.segment.base
+    if scan.end == "clean" and base <= last:
+        yield finding(
+            "segment_offsets_overlap",
+            scan.segment.path,
+            position=0,
+            message=f"empty, and would go on at offset {base}; "
+            f"the segment before it ends at {last}",
+            effect="refuses" if internal else None,
+            step=3 if internal else 2,
+            topic=scan.segment.topic,
+            partition=scan.segment.partition,
+            first=base,
+            previous_last=last,
+        )
 
 
 def _seam(last: int, scan: SegmentScan, internal: bool, may_gap: bool) -> Finding | None:

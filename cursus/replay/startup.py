@@ -250,6 +250,11 @@ class _Planner:
             self.found[item.step or step].append(item)
 
     def _walk_findings(self) -> None:
+        lock = self.evidence.get(layout.LOG_DIR_LOCK)
+        if lock is not None and lock.type != "file":
+            # The lock comes before everything else, and is taken on a regular file only.
+            text = f"a {lock.type} stands where the lock file of the log directory should be"
+            self._add([finding("not_regular_file", lock.path, message=text, step=1)], 1)
         for item in self.evidence.walk_findings:
             if item.step is not None:
                 self.found[item.step].append(item)

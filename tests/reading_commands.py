@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,11 @@ def commands(log_dir: Path) -> Iterator[Command]:
     for words in SPECIFIED:
         yield storage.main, [*words, "--log-dir", where], INSPECTED
     yield storage.main, ["backup", "validate", "--log-dir", where], INSPECTED
+    with tempfile.TemporaryDirectory() as elsewhere:
+        index = str(Path(elsewhere) / "index.db")
+        yield cli.run, ["build", where, "-o", index, "--hash", "--payload-bytes", "64"], DONE
+        yield cli.run, ["digest", index], DONE
+        yield cli.run, ["query", index, "what_is_lost"], DONE
 
 
 def one_of_each_kind(log_dir: Path) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -71,14 +72,16 @@ def open_index(path: str) -> apsw.Connection:
             log_dir = connection.execute("select log_dir from build").fetchone()
     except apsw.Error as error:
         raise IndexFileError(
-            f"{shown} cannot be read ({error}); build it again: inspect-db build LOG_DIR -o {shown}"
+            f"{shown} cannot be read ({error}); build it again: "
+            f"inspect-db build LOG_DIR -o {shlex.quote(shown)}"
         ) from None
     if version != SCHEMA_VERSION:
         where = log_dir[0] if log_dir and isinstance(log_dir[0], str) else "LOG_DIR"
         connection.close()
         raise IndexFileError(
             f"{shown} has schema version {version}, this release reads {SCHEMA_VERSION}; "
-            f"build it again: inspect-db build {safe_text(where)} -o {shown}"
+            f"build it again: inspect-db build {shlex.quote(safe_text(where))} "
+            f"-o {shlex.quote(shown)}"
         )
     return connection
 

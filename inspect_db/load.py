@@ -107,10 +107,10 @@ def build(
     """
     target = os.path.abspath(destination)
     _check_destination(log_dir, target)
-    _remove_abandoned(target)
     folder, base = os.path.split(target)
     unfinished = os.path.join(folder, f".{base}.building-{os.getpid()}-{secrets.token_hex(4)}")
     try:
+        _remove_abandoned(target)
         result = _build(log_dir, target, unfinished, options, progress)
         _publish(unfinished, target)
     except apsw.Error as error:
@@ -157,7 +157,7 @@ def _check_destination(log_dir: str, target: str) -> None:
 
 def _remove(path: str) -> None:
     for suffix in ("", "-journal", "-wal", "-shm"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # what went wrong before is what is told
             os.unlink(path + suffix)
 
 
@@ -172,8 +172,7 @@ def _remove_abandoned(target: str) -> None:
         try:
             os.kill(int(match[2]), 0)
         except ProcessLookupError:
-            with suppress(OSError):
-                _remove(os.path.join(folder, match[1]))
+            _remove(os.path.join(folder, match[1]))
         except (OSError, OverflowError):
             continue
 

@@ -14,15 +14,18 @@ SEGMENTS = 4
 PAYLOAD = b"x" * 96
 LIMIT_MIB = 200
 
-#: Run in a process of its own, so that the peak is that of the judgement alone.
+#: Run in a process of its own, so that the peak is that of the judgement alone. VmHWM and
+#: not ``ru_maxrss``: the latter begins with the size of the process that started this one.
 JUDGE = """
-import resource, sys
+import sys
 from cursus.evidence.walk import LogDirectory
 from cursus.replay.startup import plan
 with LogDirectory.at(sys.argv[1]) as evidence:
     result = plan(evidence)
 count = sum(log.record_count for log in result.partitions.values())
-print(result.verdict, count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+with open("/proc/self/status") as status:
+    peak = next(line.split()[1] for line in status if line.startswith("VmHWM:"))
+print(result.verdict, count, peak)
 """
 
 

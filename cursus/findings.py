@@ -757,7 +757,7 @@ _add(
             "error",
             "refuses",
             2,
-            "Where a log should be stands a link, a directory or another thing that is not a regular file.",
+            "Where a log, an active index or a lock file should be stands something that is not a regular file.",
             "Put the real file in its place from the same moment, or clean bootstrap.",
             also_named=(
                 "declared_topic_segment_not_regular",

@@ -307,6 +307,10 @@ class Original:
         data = self.files[name][begin:end]
         if kind != "consumer value" or not data.startswith(b"{"):
             return kind
+        # A letter of an escape is as good in the other case: "\\u003c" and "\\u003C" are one name.
+        for found in re.finditer(rb"\\u[0-9a-f]{4}", data):
+            if found.start() + 2 <= at - begin < found.end() and data[at - begin] > 0x39:
+                return kind
         # The key covers group and topic of a snapshot, and the group of all others.
         for found in re.finditer(rb'"(group|topic)":"((?:[^"\\]|\\.)*)"', data):
             covered = found[1] == b"group" or b"offset_snapshot" in data

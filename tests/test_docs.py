@@ -72,6 +72,7 @@ ELLIPSIS = re.compile(r"^\[….*\]$")
 RUN_PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "getting-started.md",
+    ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "verdict-json.md",
 ]
 
@@ -85,6 +86,8 @@ def console_blocks(page: Path) -> list[list[tuple[str, list[str]]]]:
         for line in text.splitlines():
             if line.startswith("$ ") and not (nested and commands):
                 commands.append((line[2:], []))
+            elif commands[-1][0].endswith("\\") and not commands[-1][1]:
+                commands[-1] = (f"{commands[-1][0]}\n{line}", [])
             else:
                 commands[-1][1].append(line)
         blocks.append(commands)

@@ -1,5 +1,7 @@
 """Would a broker start? Seven captured log directories, and the answer for each.
 
+Then one of them becomes an index, and two questions are put to that.
+
     python tools/demo.py               build them, ask, print, leave nothing behind
     python tools/demo.py --into DIR    build them in DIR and keep them, ask nothing
 
@@ -37,6 +39,13 @@ STORIES = {
     "damaged-older-offsets": "__consumer_offsets was restored from an older backup.",
     "legacy-august": "Storage of a broker from before the current formats.",
 }
+#: What is asked of an index of the directory that starts clean and is not right.
+INDEXED = "damaged-older-offsets"
+INDEX = "older.db"
+QUESTIONS = {
+    "commits_beyond_log_end": "Which groups committed offsets that the log does not have?",
+    "groups_of_missing_topics": "Which groups consume a topic that the manifest does not know?",
+}
 WIDTH = 80
 #: A page longer than this is cut at the last empty line above it.
 PAGE_LINES = 36
@@ -67,14 +76,14 @@ def program() -> list[str]:
 
 
 def ask(arguments: Sequence[str], where: Path) -> str:
-    """Standard output of ``inspect-db`` with ``arguments``, run in ``where``."""
+    """What ``inspect-db`` with ``arguments``, run in ``where``, says on a terminal."""
     found = subprocess.run(
         [*program(), *arguments], cwd=where, capture_output=True, encoding="utf-8", check=False
     )
     # 0, 3, 4, 5 and 6 are verdicts; anything else says why on stderr.
     if found.returncode not in {0, 3, 4, 5, 6}:
         raise SystemExit(f"inspect-db {' '.join(arguments)}: {found.stderr.strip()}")
-    return found.stdout
+    return found.stdout + found.stderr
 
 
 def shorten(lines: Sequence[str]) -> list[str]:
@@ -102,6 +111,22 @@ def summary(name: str, document: dict[str, object]) -> str:
     return f"{name:<25}{document['verdict']:<20}{causes[0] if causes else '-'}".rstrip()
 
 
+def show_index(where: Path, moment: str) -> None:
+    """Build an index and put the questions to it."""
+    build_it = ["build", INDEXED, "-o", INDEX, "--as-of", moment]
+    print("-" * WIDTH)
+    print("The restored directory starts clean. An index of it knows what is wrong.")
+    print()
+    first = " ".join(build_it[:-2])
+    print(emphasis(f"$ inspect-db {first} \\\n      --as-of {moment}"), flush=True)
+    print(ask(build_it, where))
+    for query, question in QUESTIONS.items():
+        print(question)
+        print()
+        print(emphasis(f"$ inspect-db query {INDEX} {query}"), flush=True)
+        print(ask(["query", INDEX, query], where))
+
+
 def show() -> int:
     """The demonstration; returns the exit status."""
     rows, wrong = [], []
@@ -122,9 +147,11 @@ def show() -> int:
             rows.append(summary(name, document))
             if document["verdict"] != expected_verdict(name):
                 wrong.append(name)
-    print("-" * WIDTH)
-    print(emphasis(f"{'directory':<25}{'verdict':<20}step and first cause"))
-    print("\n".join(rows))
+        print("-" * WIDTH)
+        print(emphasis(f"{'directory':<25}{'verdict':<20}step and first cause"))
+        print("\n".join(rows))
+        print()
+        show_index(where, moments[INDEXED])
     if wrong:
         print(f"not the verdict that the fixture expects: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0

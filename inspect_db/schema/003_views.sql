@@ -282,7 +282,7 @@ from offset_snapshots as s
 join files as f on f.file_id = s.file_id
 where s.code = 'snapshot_dropped_partition';
 
--- view orphan_directories: Directories with logs that the manifest does not declare.
+-- view orphan_directories: Directories with logs that a readable manifest does not declare.
 --   storage_partitions: Partitions that have files.
 --   files: Files in the directory.
 --   bytes: Bytes of these files.
@@ -294,7 +294,7 @@ select
     coalesce(sum(f.size), 0) as bytes
 from topics as t
 left join files as f on f.topic = t.topic and f.type = 'file'
-where t.declared = 0
+where t.state = 'undeclared'
   and t.directory = 1
   and t.storage_partitions > 0
 group by t.topic;

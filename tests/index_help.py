@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import sqlite3
 from functools import cache
 from pathlib import Path
@@ -17,9 +19,16 @@ ROOT = Path(__file__).resolve().parent.parent / "fixtures"
 FIXTURES = {fixture.name: fixture for fixture in fixtures.find(ROOT)}
 
 
+def temporary_folder(prefix: str) -> Path:
+    """A folder that lives as long as this process: cached fixtures stand in it."""
+    folder = mkdtemp(prefix=prefix)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 @cache
 def log_dir(name: str) -> Path:
-    return fixtures.materialise(FIXTURES[name], Path(mkdtemp(prefix="cursus-index-")))
+    return fixtures.materialise(FIXTURES[name], temporary_folder("cursus-index-"))
 
 
 @cache

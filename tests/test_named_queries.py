@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import index_help as help_
@@ -124,7 +123,7 @@ def made(fault: Callable[[Path], object]) -> str:
 def index_of(name: str) -> Path:
     if name not in MADE:
         return help_.built(name)
-    folder = Path(mkdtemp(prefix="cursus-query-"))
+    folder = help_.temporary_folder("cursus-query-")
     directory = fixtures.materialise(help_.FIXTURES[SMALL], folder)
     waiting = [MADE[name]]
     if name != "grows_under_the_reader":

@@ -196,3 +196,43 @@ def test_a_lock_that_is_no_regular_file_is_refused_without_waiting(tmp_path: Pat
     os.mkfifo(tmp_path / ".cursus.lock")
     with pytest.raises(OSError):
         lock_log_directory(str(tmp_path))
+
+
+def test_bytes_are_overwritten_in_place_and_never_past_the_end(tmp_path: Path) -> None:
+    trace: list[Operation] = []
+    with Durable(trace.append).create(str(tmp_path / "x")) as file:
+        file.append(b"abcdef")
+        file.overwrite(2, b"\0\0")
+        assert file.size == 6
+        with pytest.raises(ValueError, match="pass the end"):
+            file.overwrite(5, b"12")
+    assert (tmp_path / "x").read_bytes() == b"ab\0\0ef"
+    assert [o.kind for o in trace] == ["create", "write", "write"]
+
+
+def test_a_store_reads_regular_files_only_and_follows_no_link(tmp_path: Path) -> None:
+    files = Durable()
+    (tmp_path / "x").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("x")
+    os.mkfifo(tmp_path / "pipe")
+    with files.open_read(str(tmp_path / "x")) as file:
+        assert (file.size, file.pread(100, 3)) == (7, b"tent")
+    for name in ("link", "pipe", "absent"):
+        with pytest.raises(OSError, match=name):
+            files.open_read(str(tmp_path / name))
+    assert files.list_directory(str(tmp_path)) == ["link", "pipe", "x"]
+    kinds = {n: files.status(str(tmp_path / n)) for n in ("x", "link", "pipe", "absent")}
+    assert {n: s and s.type for n, s in kinds.items()} == {
+        "x": "file",
+        "link": "symlink",
+        "pipe": "other",
+        "absent": None,
+    }
+
+
+def test_a_modification_time_is_set_and_the_access_time_stays(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"content")
+    before = (tmp_path / "x").stat().st_atime_ns
+    Durable().set_modified(str(tmp_path / "x"), 1_700_000_000_123_456_789)
+    after = (tmp_path / "x").stat()
+    assert (after.st_mtime_ns, after.st_atime_ns) == (1_700_000_000_123_456_789, before)

@@ -17,6 +17,10 @@ Two rules hold here and nowhere else:
   not sync on their own, except :meth:`Durable.replace_file`, whose sequence is
   fixed: write beside, fsync, rename, sync the directory.
 
+Stores are written against the protocols :class:`FileSystem`, :class:`WritableFile`
+and :class:`ReadableFile`; :class:`Durable` is the real file system. A crash
+harness gives them one in memory, whose crash states it can enumerate.
+
 Source: segments.md sections 2, 7 and 8; docs in brief: design principle 5.
 """
 
@@ -24,10 +28,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Protocol, Self
 
 Kind = Literal[
     "create",
@@ -39,20 +44,28 @@ Kind = Literal[
     "mkdir",
     "rmdir",
     "chmod",
+    "utime",
     "sync_directory",
 ]
+FileType = Literal["file", "directory", "symlink", "other"]
 
 #: Modes that segments.md section 2 gives to what a broker creates.
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o750
+_TYPES: Final[dict[int, FileType]] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "symlink",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One durable effect that is about to happen.
 
-    ``position`` is where ``data`` goes, or the new size of a truncation;
-    ``target`` the new name of a rename. Paths are as the caller gave them.
+    ``position`` is where ``data`` goes, the new size of a truncation, the mode
+    of a ``chmod`` or the nanoseconds of a ``utime``; ``target`` the new name of a
+    rename. Paths are as the caller gave them.
     """
 
     kind: Kind
@@ -75,6 +88,89 @@ class WriteUnavailableError(OSError):
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EIO, "an earlier write failed; open the file again", path)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """What ``lstat`` says: no link is followed."""
+
+    type: FileType
+    size: int
+    mtime_ns: int
+    mode: int
+
+
+class ReadableFile(Protocol):
+    """An open regular file: positioned reads only. ``pread`` may return fewer bytes at the end."""
+
+    @property
+    def size(self) -> int: ...
+
+    def pread(self, length: int, position: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_exception: object) -> None: ...
+
+
+class WritableFile(Protocol):
+    """A file open for writing; see :class:`AppendFile`."""
+
+    path: str
+    size: int
+    durable: int
+
+    def append(self, data: bytes) -> int: ...
+
+    def overwrite(self, position: int, data: bytes) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def fsync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_exception: object) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What a store needs of a file system; see :class:`Durable`.
+
+    The reading half serves a store that reads its own files; evidence is read
+    through ``cursus.evidence`` only.
+    """
+
+    def create(self, path: str) -> WritableFile: ...
+
+    def open(self, path: str) -> WritableFile: ...
+
+    def replace_file(self, path: str, temporary: str, content: bytes) -> None: ...
+
+    def rename(self, path: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def make_directory(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None: ...
+
+    def change_mode(self, path: str, mode: int) -> None: ...
+
+    def set_modified(self, path: str, mtime_ns: int) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def open_read(self, path: str) -> ReadableFile: ...
+
+    def list_directory(self, path: str) -> list[str]: ...
+
+    def status(self, path: str) -> FileStatus | None: ...
+
+    def free_bytes(self, path: str) -> int: ...
 
 
 def _nobody(_operation: Operation) -> None:
@@ -105,12 +201,20 @@ class AppendFile:
         position = self.size
         self._begin(Operation("write", self.path, position, data))
         with self._failing():
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(self._descriptor, view, position + len(data) - len(view))
-                view = view[written:]
+            self._write(position, data)
         self.size += len(data)
         return position
+
+    def overwrite(self, position: int, data: bytes) -> None:
+        """Write ``data`` over bytes that stand in the file; its size stays.
+
+        Raises ``ValueError`` past the end, and ``OSError`` as :meth:`append` does.
+        """
+        if position < 0 or position + len(data) > self.size:
+            raise ValueError(f"{self.path}: {len(data)} bytes at {position} pass the end")
+        self._begin(Operation("write", self.path, position, data))
+        with self._failing():
+            self._write(position, data)
 
     def truncate(self, size: int) -> None:
         """Set the size in bytes; what is added reads as zeros. Raises ``OSError``."""
@@ -139,6 +243,12 @@ class AppendFile:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    def _write(self, position: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, position + len(data) - len(view))
+            view = view[written:]
 
     def _begin(self, operation: Operation) -> None:
         if self._failed:
@@ -172,6 +282,31 @@ class _Failing:
             self._file._fail()
 
 
+class _Reader:
+    """A regular file, open for reading."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def pread(self, length: int, position: int) -> bytes:
+        return os.pread(self._descriptor, length, position)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
 class Durable:
     """Durable effects on one file system, each shown to ``observer`` first.
 
@@ -182,12 +317,12 @@ class Durable:
     def __init__(self, observer: Observer = _nobody) -> None:
         self._observer = observer
 
-    def create(self, path: str) -> AppendFile:
+    def create(self, path: str) -> WritableFile:
         """A new empty file (0600); ``FileExistsError`` when the name is taken."""
         self._observer(Operation("create", path))
         return self._open(path, os.O_CREAT | os.O_EXCL)
 
-    def open(self, path: str) -> AppendFile:
+    def open(self, path: str) -> WritableFile:
         """An existing file, to append to it."""
         return self._open(path, 0)
 
@@ -231,6 +366,12 @@ class Durable:
         self._observer(Operation("chmod", path, position=mode))
         os.chmod(path, mode)
 
+    def set_modified(self, path: str, mtime_ns: int) -> None:
+        """Set the modification time, nanoseconds since 1970; the access time stays."""
+        self._observer(Operation("utime", path, position=mtime_ns))
+        accessed = os.stat(path, follow_symlinks=False).st_atime_ns
+        os.utime(path, ns=(accessed, mtime_ns), follow_symlinks=False)
+
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
         self._observer(Operation("sync_directory", path))
@@ -240,6 +381,44 @@ class Durable:
         finally:
             os.close(descriptor)
 
+    # -- reading -------------------------------------------------------------------
+
+    def open_read(self, path: str) -> ReadableFile:
+        """A regular file, to read it; no link is followed. Never blocks on a pipe."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return _Reader(descriptor)
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in a directory, sorted by their bytes."""
+        return sorted(os.listdir(path), key=os.fsencode)
+
+    def status(self, path: str) -> FileStatus | None:
+        """What stands under a name; ``None`` when nothing does."""
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        return FileStatus(
+            _TYPES.get(stat.S_IFMT(found.st_mode), "other"),
+            found.st_size,
+            found.st_mtime_ns,
+            stat.S_IMODE(found.st_mode),
+        )
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that a process without privilege may still write there."""
+        space = os.statvfs(path)
+        return space.f_bavail * space.f_frsize
+
     def _open(self, path: str, flags: int) -> AppendFile:
         flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         return AppendFile(path, os.open(path, flags, FILE_MODE), self._observer)
+
+
+def real_file_system(observer: Observer = _nobody) -> FileSystem:
+    """The file system of this machine, each durable effect shown to ``observer`` first."""
+    return Durable(observer)

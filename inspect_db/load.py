@@ -22,6 +22,7 @@ import os
 import re
 import secrets
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ LARGEST: Final = 100
 #: Combinations remembered; beyond that some are written twice, which costs space only.
 MAX_SHAPES: Final = 50_000
 BLOCK_BYTES: Final = 1 << 20
+#: Longer than any tick of the kernel's clock (HZ = 100 is the slowest).
+TICK_NS: Final = 20_000_000
 PAGE_BYTES: Final = 4096
 _CACHE_KIB: Final = 16_384
 _LOGS: Final = {FileKind.SEGMENT_LOG, FileKind.DELETED_LOG, FileKind.NONCANONICAL_LOG}
@@ -206,14 +209,15 @@ def _build(
         connection.execute("begin")
         with LogDirectory.at(log_dir) as evidence:
             loader = Loader(connection, options, progress)
+            _let_the_clock_tick(evidence.entries)
             loader.load_files(evidence.entries)
             judged = plan(evidence, options.config, options.as_of, sink=loader.visit)
             loader.load_plan(judged)
             loader.load_contents(evidence)
             document, refusal = _inventory(evidence)
-            changed = _changed(log_dir, evidence.entries)
-            loader.load_changes(changed, judged)
-        loader.load_build(judged, document, refusal, len(changed))
+            changed, appeared = _changed(log_dir, evidence.entries)
+            loader.load_changes(changed, appeared, judged)
+        loader.load_build(judged, document, refusal, len(changed) + len(appeared))
         connection.execute("commit")
     finally:
         connection.close()
@@ -222,7 +226,7 @@ def _build(
         verdict=judged.verdict,
         records=loader.records,
         bytes=os.path.getsize(unfinished),
-        changed=changed,
+        changed=(*changed, *appeared),
     )
 
 
@@ -247,19 +251,35 @@ def _inventory(evidence: Evidence) -> tuple[bytes | None, str | None]:
         return None, str(error)
 
 
-def _changed(log_dir: str, entries: Iterable[Entry]) -> tuple[str, ...]:
-    """Files that are not what they were when the reading began."""
+def _changed(log_dir: str, entries: Iterable[Entry]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files that are not what they were when the reading began, and what was not there then."""
     with LogDirectory.at(log_dir) as again:
-        found = []
+        changed = []
+        known = set()
         for entry in entries:
+            known.add(entry.path)
             now = again.get(entry.path)
             if entry.type == "file" and (now is None or _stamp(now) != _stamp(entry)):
-                found.append(entry.path)
-    return tuple(found)
+                changed.append(entry.path)
+        appeared = [entry.path for entry in again.entries if entry.path not in known]
+    return tuple(changed), tuple(appeared)
 
 
 def _stamp(entry: Entry) -> tuple[object, ...]:
-    return (entry.type, entry.dev, entry.ino, entry.size, entry.mtime_ns)
+    """What differs when a file was touched; its modification time alone can be put back."""
+    return (entry.type, entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns)
+
+
+def _let_the_clock_tick(entries: Iterable[Entry]) -> None:
+    """Wait until a change of a file that changed just now would show in its ``ctime``.
+
+    The kernel stamps files with the time of its last tick: a second change inside
+    the same tick leaves no trace.
+    """
+    latest = max((entry.ctime_ns for entry in entries), default=0)
+    age = time.time_ns() - latest
+    if 0 <= age < TICK_NS:
+        time.sleep((TICK_NS - age) / 1e9)
 
 
 # -- rows ----------------------------------------------------------------------------------
@@ -1150,8 +1170,8 @@ class Loader:
             _detail(item.detail),
         )
 
-    def load_changes(self, changed: Sequence[str], judged: Plan) -> None:
-        """Say of each file that changed under the reader that it did."""
+    def load_changes(self, changed: Sequence[str], appeared: Sequence[str], judged: Plan) -> None:
+        """Say of each file that changed under the reader that it did, and what is new."""
         told = {i.path for i in judged.findings if i.code == "file_changed_while_reading"}
         for path in changed:
             self.connection.execute(
@@ -1170,6 +1190,20 @@ class Loader:
                 )
                 for path in changed
                 if path not in told
+            ),
+        )
+        self._insert(
+            "findings",
+            (
+                self._finding(
+                    finding(
+                        "file_changed_while_reading",
+                        path,
+                        message="appeared between the beginning and the end of the build; "
+                        "the index says nothing of it",
+                    )
+                )
+                for path in appeared
             ),
         )
 

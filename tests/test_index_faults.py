@@ -267,6 +267,13 @@ def rewrite(path: Path) -> None:
         file.write(bytes(byte ^ 1 for byte in data))
 
 
+def rewrite_unseen(path: Path) -> None:
+    """The same size, other bytes, and the modification time put back."""
+    found = path.stat()
+    rewrite(path)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
 def replace(path: Path) -> None:
     """Another file of the same bytes and the same time, as a copy tool would put it."""
     found = path.stat()
@@ -285,7 +292,7 @@ def to_directory(path: Path) -> None:
     path.mkdir()
 
 
-CHANGES = (grow, shrink, empty, rewrite, replace, remove, to_directory)
+CHANGES = (grow, shrink, empty, rewrite, rewrite_unseen, replace, remove, to_directory)
 #: Read before the first record of a topic is scanned, while it is, and after.
 FILES = (
     "__topic_metadata.json",
@@ -329,6 +336,29 @@ def test_evidence_that_changes_is_said_to(
     )
     assert set(told) == {(said,)}
     assert index_help.rows(target, "select path from files where changed") == [(said,)]
+    assert index_help.rows(target, "select changed_files from build") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", ["directory", "file", "file in a topic"])
+def test_what_appears_is_said_to(kind: str, tmp_path: Path) -> None:
+    log_dir = fresh(tmp_path / "evidence")
+    topic = next(item for item in sorted(log_dir.iterdir()) if item.is_dir())
+    new = topic / "new" if kind == "file in a topic" else log_dir / "new"
+    target = tmp_path / "index.db"
+    left = [new]
+
+    def during(_: int, __: int) -> None:
+        if left:
+            path = left.pop()
+            path.mkdir() if kind == "directory" else path.write_bytes(b"")
+
+    result = load.build(str(log_dir), str(target), options(OLD), during)
+    said = new.relative_to(log_dir).as_posix()
+    assert result.changed == (said,)
+    sql = "select path, message from findings where code = 'file_changed_while_reading'"
+    ((path, message),) = index_help.rows(target, sql)
+    assert path == said
+    assert message.startswith("appeared between")
     assert index_help.rows(target, "select changed_files from build") == [(1,)]
 
 

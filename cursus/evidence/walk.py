@@ -335,6 +335,7 @@ class LogDirectory:
             type=kind,
             size=found.st_size,
             mtime_ns=found.st_mtime_ns,
+            ctime_ns=found.st_ctime_ns,
             mode=stat.S_IMODE(found.st_mode),
             dev=found.st_dev,
             ino=found.st_ino,

@@ -22,7 +22,8 @@ class Entry:
     """One entry below ``log_dir``, as ``lstat`` saw it; nothing is followed.
 
     ``path`` is relative with ``/`` separators (``surrogateescape`` for bytes
-    that are not UTF-8). ``kind`` is what the *name* says, ``type`` what stands
+    that are not UTF-8). ``ctime_ns`` moves with every change of the file and cannot
+    be put back, as ``mtime_ns`` can. ``kind`` is what the *name* says, ``type`` what stands
     there. ``topic``, ``partition``, ``base`` and ``number`` come from the name
     where the pattern has them (``number``: size of a compaction marker).
     """
@@ -32,6 +33,7 @@ class Entry:
     type: EntryType
     size: int
     mtime_ns: int
+    ctime_ns: int
     mode: int
     dev: int
     ino: int

@@ -53,7 +53,7 @@ pragma user_version = 1;
 --   records_mode: Which records are in record_rows: all, internal or none.
 --   payload_bytes: How many bytes of each payload were copied.
 --   hashed: 1 when files.sha256 and file_blocks were filled.
---   changed_files: Files that changed while they were read; 0 means one moment.
+--   changed_files: Files that changed or appeared while the index was built; 0 means one moment.
 --   inventory: What cursus-storage manifest inspect prints; null when it refuses.
 --   inventory_error: Why it refuses.
 create table build (

@@ -102,9 +102,8 @@ def test_on_every_vector(vector: dict[str, Any]) -> None:
     result = replay(vector["records"], max(4, vector["existing_partition_count"]))
     connection = apsw.Connection(":memory:")
     load.create_schema(connection)
-    loader = load.Loader(connection, load.BuildOptions(0))
-    loader.ids = {f"p{number}": number + 1 for number in range(100)}
-    loader.load_consumers(result, {})
+    writer = load.Writer(connection, {f"p{number}": number + 1 for number in range(100)})
+    load.load_consumers(writer, result, {})
     agree(connection, result.findings, declared=False)
 
 

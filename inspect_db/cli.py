@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn
 
 import click
 import yaml
+from click.core import ParameterSource
 
 from cursus.evidence.walk import LogDirectory, LogDirectoryError
 from cursus.findings import Finding
@@ -108,9 +109,21 @@ def opened(log_dir: str) -> Iterator[LogDirectory]:
         yield evidence
 
 
-def read_index(path: str, what: str) -> Any:
+def refuse_other_judgement() -> None:
+    """An index keeps the judgement of its build; another moment needs another build."""
+    context = click.get_current_context()
+    for name in ("config", "as_of"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = name.replace("_", "-")
+            raise click.UsageError(
+                f"--{flag} does not apply to an index: it was judged when it was built; "
+                f"build it again with --{flag}"
+            )
+
+
+def read_index(path: str, what: str, **how: object) -> Any:
     """``what`` of an index built by ``inspect-db build``; a plain file only."""
-    return getattr(_index_commands(), what)(path)
+    return getattr(_index_commands(), what)(path, **how)
 
 
 def _index_commands() -> Any:
@@ -161,11 +174,12 @@ def verdict_command(
     6 undetermined (this account may not read what a broker could).
     """
     if os.path.isfile(log_dir):
+        refuse_other_judgement()
         document = read_index(log_dir, "verdict_document")
         if as_json:
             write_json(document)
         else:
-            for line in read_index(log_dir, "verdict_page"):
+            for line in read_index(log_dir, "verdict_page", everything=everything):
                 click.echo(line)
         return verdict.EXIT_CODES[document["verdict"]]
     with opened(log_dir) as evidence:
@@ -263,6 +277,7 @@ def findings_command(
     In the order in which a broker would meet them. LOG_DIR may be an index too.
     """
     if os.path.isfile(log_dir):
+        refuse_other_judgement()
         rows = list(read_index(log_dir, "finding_rows"))
     else:
         with opened(log_dir) as evidence:

@@ -66,10 +66,10 @@ def verdict_document(path: str) -> dict[str, Any]:
         return verdict.verdict_json(stored.stored_plan(connection))
 
 
-def verdict_page(path: str) -> list[str]:
+def verdict_page(path: str, *, everything: bool = False) -> list[str]:
     """Lines of the page of an index."""
     with _opened(path) as connection:
-        return list(verdict.page(stored.stored_plan(connection)))
+        return list(verdict.page(stored.stored_plan(connection), everything=everything))
 
 
 def finding_rows(path: str) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import index_help as help_
 import pytest
+from click.testing import CliRunner
 
 from cursus.evidence.walk import LogDirectory
 from inspect_db import cli, cli_index, queries_catalogue, stored, verdict
@@ -177,6 +178,8 @@ def test_verdict_findings_and_inventory_are_those_of_the_directory(name: str) ->
     path, plan = str(help_.built(name)), help_.judged(name)
     assert cli_index.verdict_document(path) == verdict.verdict_json(plan)
     assert cli_index.verdict_page(path) == list(verdict.page(plan))
+    whole = list(verdict.page(plan, everything=True))
+    assert cli_index.verdict_page(path, everything=True) == whole
     assert cli_index.finding_rows(path) == [cli.finding_row(item) for item in plan.findings]
     with LogDirectory.at(str(help_.log_dir(name))) as evidence:
         assert cli_index.inventory_rows(path) == list(cli.inventory_rows(evidence))
@@ -274,3 +277,11 @@ def test_dispositions_of_a_group_met_newest_first() -> None:
             want["path"],
             want["position"],
         ) == [(want["disposition"],)]
+
+
+@pytest.mark.parametrize("command", ["verdict", "findings"])
+@pytest.mark.parametrize("flag", ["--as-of=2026-09-15T12:00:00Z", "--config=/dev/null"])
+def test_an_index_is_not_judged_anew(command: str, flag: str) -> None:
+    done = CliRunner().invoke(cli.cli, [command, str(help_.built("small-healthy")), flag])
+    assert done.exit_code == 2
+    assert f"{flag.partition('=')[0]} does not apply to an index" in done.stderr

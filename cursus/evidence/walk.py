@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final
@@ -23,7 +23,7 @@ from typing import Final
 from cursus import layout
 from cursus.evidence.segment_scan import scan_segment
 from cursus.findings import Effect, Finding, Step, finding
-from cursus.layout import FileClass, FileKind
+from cursus.layout import FileClass, FileKind, Name
 from cursus.replay.interfaces import (
     Entry,
     EntryType,
@@ -206,6 +206,47 @@ class _EntryFindings:
         return self.items
 
 
+def entry_at(
+    path: str,
+    name: Name,
+    *,
+    type: EntryType,
+    size: int,
+    mtime_ns: int,
+    ctime_ns: int,
+    mode: int,
+    dev: int = 0,
+    ino: int = 0,
+) -> Entry:
+    """The entry at ``path``: what its ``name`` says, and what stands there."""
+    return Entry(
+        path=path,
+        kind=name.kind,
+        type=type,
+        size=size,
+        mtime_ns=mtime_ns,
+        ctime_ns=ctime_ns,
+        mode=mode,
+        dev=dev,
+        ino=ino,
+        topic=name.topic,
+        partition=name.partition,
+        base=name.base,
+        number=name.number,
+    )
+
+
+def told_by_names(by_path: Mapping[str, Entry], in_use: bool | None) -> list[Finding]:
+    """What the names of the entries alone say, in the order of ``by_path``."""
+    told = _EntryFindings()
+    if in_use:
+        told.add("storage_in_use", layout.LOG_DIR_LOCK, "a broker holds this lock")
+    for path, entry in by_path.items():
+        parent = by_path.get(path.rpartition("/")[0])
+        told.look(entry, parent.kind if parent else None)
+    return told.close()
+
+
 class LogDirectory:
     """A log directory as evidence (fits ``cursus.replay.interfaces.Evidence``)."""
 
@@ -223,12 +264,9 @@ class LogDirectory:
         for children in self._children.values():
             children.sort(key=lambda entry: os.fsencode(entry.path))
         self.in_use: bool | None = self._look_for_lock()
-        told = _EntryFindings()
-        if self.in_use:
-            told.add("storage_in_use", layout.LOG_DIR_LOCK, "a broker holds this lock")
-        for entry in self.entries:
-            told.look(entry, self._kind_of(entry.path.rpartition("/")[0]))
-        self._findings.extend(told.close())
+        self._findings.extend(
+            told_by_names({entry.path: entry for entry in self.entries}, self.in_use)
+        )
 
     @classmethod
     def at(cls, log_dir: str) -> LogDirectory:

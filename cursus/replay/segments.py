@@ -83,6 +83,26 @@ class PartitionLog:
         return self.segments[-1] if self.segments else None
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """One segment log as it has to be scanned, and its index; ``None`` without one."""
+
+    ref: SegmentRef
+    index: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJudgement:
+    """What one scan found in a log, and what it found in the index beside it."""
+
+    scan: SegmentScan
+    index: tuple[Finding, ...] = ()
+
+
+#: How a segment is judged: :func:`judge_segment`, or something that knows its answer already.
+JudgeSegment = Callable[[Evidence, SegmentFiles, Visit | None], SegmentJudgement]
+
+
 def judge_partition(
     evidence: Evidence,
     topic: str,
@@ -91,28 +111,24 @@ def judge_partition(
     *,
     internal: bool,
     visit: Visit | None = None,
+    judge: JudgeSegment | None = None,
 ) -> PartitionLog:
     """Scan every segment of a partition once and judge them together."""
     found: list[Finding] = []
     step: Step = 3 if internal else 2
     found.extend(_leftovers(files, internal))
-    proven, marker_findings = _markers(evidence, files, step)
+    segments, marker_findings = segment_files(evidence, topic, partition, files, internal=internal)
     found.extend(marker_findings)
+    judge = judge or judge_segment
     scans: list[SegmentScan] = []
-    for number, entry in enumerate(files.logs):
-        active = number == len(files.logs) - 1
-        ref = _ref(evidence, entry, topic, partition, internal=internal, active=active)
-        ref = _with_gaps(ref, entry.path in proven and not active)
-        index = _load_index(evidence, files.indexes.get(entry.base or 0), active=active, step=step)
-        scan = evidence.scan(ref, _both(index.visit if index else None, visit))
-        scans.append(scan)
-        found.extend(scan.findings)
-        if index is None:
-            found.append(finding("index_missing", entry.path, step=step))
-        else:
-            # What stands behind damage cannot be compared, and is no shorter log either.
-            whole = scan.end in {"clean", "torn"}
-            found.extend(index.close(scan.end_position, scan.end_position if whole else ref.size))
+    gone: list[SegmentScan] = []
+    for item in segments:
+        if item.ref.deleted:
+            break
+        judged = judge(evidence, item, visit)
+        scans.append(judged.scan)
+        found.extend(judged.scan.findings)
+        found.extend(judged.index)
     live = {entry.base for entry in files.logs}
     found.extend(
         finding("index_without_log", entry.path, step=step)
@@ -120,13 +136,49 @@ def judge_partition(
         if base not in live
     )
     found.extend(_seams(scans, internal))
-    gone = []
-    for entry in files.deleted:
-        ref = _ref(evidence, entry, topic, partition, internal=internal, active=False)
-        scan = evidence.scan(ref, visit)
+    for item in segments[len(scans) :]:
+        scan = judge(evidence, item, visit).scan
         gone.append(scan)
         found.extend(scan.findings)
     return _together(topic, partition, internal, scans, gone, found)
+
+
+def segment_files(
+    evidence: Evidence, topic: str, partition: int, files: PartitionFiles, *, internal: bool
+) -> tuple[list[SegmentFiles], list[Finding]]:
+    """The segments of a partition in the order of their scans, deleted ones last.
+
+    The findings are about compaction markers: they decide which segments may have gaps.
+    """
+    proven, found = _markers(evidence, files, 3 if internal else 2)
+    segments = []
+    for number, entry in enumerate(files.logs):
+        active = number == len(files.logs) - 1
+        ref = _ref(evidence, entry, topic, partition, internal=internal, active=active)
+        ref = _with_gaps(ref, entry.path in proven and not active)
+        segments.append(SegmentFiles(ref, files.indexes.get(entry.base or 0)))
+    for entry in files.deleted:
+        ref = _ref(evidence, entry, topic, partition, internal=internal, active=False)
+        segments.append(SegmentFiles(ref, None))
+    return segments, found
+
+
+def judge_segment(
+    evidence: Evidence, files: SegmentFiles, visit: Visit | None = None
+) -> SegmentJudgement:
+    """Scan a segment once, and hold its index against it; a deleted one has none."""
+    ref = files.ref
+    if ref.deleted:
+        return SegmentJudgement(evidence.scan(ref, visit))
+    step: Step = 3 if ref.internal else 2
+    index = _load_index(evidence, files.index, active=ref.active, step=step)
+    scan = evidence.scan(ref, _both(index.visit if index else None, visit))
+    if index is None:
+        return SegmentJudgement(scan, (finding("index_missing", ref.path, step=step),))
+    # What stands behind damage cannot be compared, and is no shorter log either.
+    whole = scan.end in {"clean", "torn"}
+    found = index.close(scan.end_position, scan.end_position if whole else ref.size)
+    return SegmentJudgement(scan, tuple(found))
 
 
 def _ref(

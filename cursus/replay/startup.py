@@ -24,7 +24,7 @@ Source: runbook; README.md decisions 22 to 24, 27 to 29; broker.md section 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -35,7 +35,13 @@ from cursus.replay.checkpoints import HwmCheckpoint, judge_hwm
 from cursus.replay.consumer_groups import ConsumerReplay, ConsumerResult
 from cursus.replay.interfaces import Evidence, RecordBatch
 from cursus.replay.producers import ProducerIndex, ProducerState
-from cursus.replay.segments import PartitionLog, judge_partition
+from cursus.replay.segments import (
+    JudgeSegment,
+    PartitionLog,
+    SegmentFiles,
+    judge_partition,
+    segment_files,
+)
 from cursus.replay.topics import (
     ManifestReplay,
     TopicsReplay,
@@ -195,9 +201,28 @@ def plan(
     as_of: int = 0,
     *,
     sink: Sink | None = None,
+    judge: JudgeSegment | None = None,
 ) -> Plan:
-    """Judge all five steps. Never raises for what stands in the directory."""
-    return _Planner(evidence, config or StartupConfig(), as_of, sink).run()
+    """Judge all five steps. Never raises for what stands in the directory.
+
+    ``judge`` answers for each segment in place of a scan; it hands to its visitor
+    the batches that a scan would, as far as the replay looks at them.
+    """
+    return _Planner(evidence, config or StartupConfig(), as_of, sink, judge).run()
+
+
+def segments_to_judge(evidence: Evidence) -> Iterator[SegmentFiles]:
+    """Every segment that :func:`plan` will ask about, in its order."""
+    topics = judge_topics(evidence, replay_manifest(evidence)).topics
+    internal = topics.get(layout.INTERNAL_TOPIC)
+    ordered = [topic for topic in topics.values() if topic is not internal]
+    for topic in [*ordered, *([internal] if internal is not None else [])]:
+        for partition in sorted(topic.partitions):
+            files = topic.partitions[partition]
+            segments, _ = segment_files(
+                evidence, topic.name, partition, files, internal=topic is internal
+            )
+            yield from segments
 
 
 @dataclass(slots=True)
@@ -211,12 +236,18 @@ class _Part:
 
 class _Planner:
     def __init__(
-        self, evidence: Evidence, config: StartupConfig, as_of: int, sink: Sink | None
+        self,
+        evidence: Evidence,
+        config: StartupConfig,
+        as_of: int,
+        sink: Sink | None,
+        judge: JudgeSegment | None = None,
     ) -> None:
         self.evidence = evidence
         self.config = config
         self.as_of = as_of
         self.sink = sink
+        self.judge = judge
         self.found: dict[int, list[Finding]] = {step: [] for step in STEP_NAMES}
         self.without_step: list[Finding] = []
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
@@ -317,6 +348,7 @@ class _Planner:
                 files,
                 internal=internal,
                 visit=self._visitor(part, consumers if live else None),
+                judge=self.judge,
             )
             if topic.state == "resumable":
                 # A start empties this directory: nothing in it can stop it.

@@ -21,6 +21,7 @@ from cursus.findings import CATALOGUE, Finding
 from cursus.formats import compaction_marker, offset_index
 from cursus.formats.record import MAX_RECORD_BYTES, Record, crc32c, encode, encode_frame
 from cursus.replay.interfaces import RecordBatch, ScannedRecord, SegmentRef, SegmentScan
+from cursus.replay.reduced import MarkerRow, OpenRun
 from cursus.replay.segments import PartitionLog, judge_partition
 from cursus.replay.topics import judge_topics, replay_manifest
 
@@ -129,12 +130,11 @@ def test_views_of_a_batch() -> None:
     scan_segment(Source(data), ref(len(data)), batches.append)
     (batch,) = batches
 
-    def offsets(view: Iterable[ScannedRecord]) -> list[int]:
-        return [item.record.offset for item in view]
-
-    assert offsets(batch.transactional()) == [1, 2, 5]
-    assert offsets(batch.with_producer()) == [1]
-    assert offsets(batch.with_aggregate()) == [4]
+    assert [row.offset for row in batch.transaction_rows() if isinstance(row, MarkerRow)] == [5]
+    (run,) = [row for row in batch.transaction_rows() if isinstance(row, OpenRun)]
+    assert (run.transactional_id, run.count, run.first_offset) == (b"t", 1, 1)
+    assert batch.producer_runs().first_offset.tolist() == [1]
+    assert batch.aggregate_events().offset.tolist() == [4]
 
 
 def test_offsets_and_identity_are_judged_record_by_record() -> None:

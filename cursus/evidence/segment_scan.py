@@ -24,7 +24,7 @@ Source: segments.md sections 10, 11, 18; README.md decisions 2, 10, 13, 22.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -39,6 +39,7 @@ from cursus.formats.record import (
     decode_any,
     record_length,
 )
+from cursus.replay.batches import Batch
 from cursus.replay.interfaces import (
     ByteSource,
     RecordBatch,
@@ -61,44 +62,6 @@ _U32 = struct.Struct(">I")
 _NOT_CUT: Final = "Keep the directory and do not cut the file. Then clean bootstrap."
 
 End = Literal["clean", "torn", "in_progress", "damaged", "unreadable"]
-
-
-class Batch:
-    """Consecutive records of one segment (fits ``RecordBatch``)."""
-
-    __slots__ = ("_records", "reachable", "segment")
-
-    def __init__(
-        self, segment: SegmentRef, records: list[ScannedRecord], *, reachable: bool
-    ) -> None:
-        self.segment = segment
-        self.reachable = reachable
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[ScannedRecord]:
-        return iter(self._records)
-
-    def transactional(self) -> Iterable[ScannedRecord]:
-        """Records with a transactional id, state, marker or control type."""
-        return [
-            item
-            for item in self._records
-            if (record := item.record).transactional_id
-            or record.transaction_state
-            or record.transaction_marker
-            or record.control_type
-        ]
-
-    def with_producer(self) -> Iterable[ScannedRecord]:
-        """Records with a producer id and a sequence above 0."""
-        return [item for item in self._records if item.record.producer_id and item.record.sequence]
-
-    def with_aggregate(self) -> Iterable[ScannedRecord]:
-        """Records with a key and an aggregate version above 0."""
-        return [item for item in self._records if item.record.key and item.record.aggregate_version]
 
 
 class _Findings:

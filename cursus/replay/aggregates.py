@@ -22,11 +22,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from cursus import layout
 from cursus.findings import Finding, Lost, finding
 from cursus.formats import aggregate_files as af
 from cursus.layout import FileKind
-from cursus.replay.interfaces import ByteSource, Evidence, RecordBatch, UnreadableError
+from cursus.replay.interfaces import (
+    ByteSource,
+    Evidence,
+    RecordBatch,
+    SegmentRef,
+    UnreadableError,
+)
+from cursus.replay.reduced import AggregateEvents
 from cursus.replay.segments import PartitionLog
 
 MAX_GAPS: Final = 100
@@ -81,23 +90,65 @@ class AggregateIndex:
         """Take the events of a batch; topics that are not event-sourcing have none."""
         if not self.event_sourcing or not batch.reachable or batch.segment.deleted:
             return
-        for item in batch.with_aggregate():
-            record = item.record
-            key, version = record.key, record.aggregate_version
+        events = batch.aggregate_events()
+        if len(events) and not self._take_in_order(events, batch.segment.base > 0):
+            self._take_each(events, batch.segment)
+
+    def _take_in_order(self, events: AggregateEvents, late: bool) -> bool:
+        """Take events where the versions of every key go up by one; else take nothing.
+
+        ``late``: the log does not begin at 0, so the first version seen is the base.
+        """
+        order = np.argsort(events.key, kind="stable")
+        keys, versions = events.key[order], events.version[order]
+        same = keys[1:] == keys[:-1]
+        # A version is above 0, and never one more than the highest number: nothing wraps.
+        if not bool((~same | (versions[1:] == versions[:-1] + np.uint64(1))).all()):
+            return False
+        heads = np.flatnonzero(np.append(True, ~same))
+        ends = np.append(heads[1:], len(keys)) - 1
+        for key, version in zip(keys[heads].tolist(), versions[heads].tolist(), strict=True):
+            known = self._versions.get(events.keys[key])
+            expected = 1 if known is None else known + 1
+            if version != expected and not (known is None and late):
+                return False
+        for key, version in zip(keys[ends].tolist(), versions[ends].tolist(), strict=True):
+            self._versions[events.keys[key]] = version
+        hashes = np.array([self._hash(key) for key in events.keys], np.uint64)
+        rows = np.column_stack((hashes[events.key], events.version, events.offset))
+        self._entries.frombytes(rows.tobytes())
+        self._events += len(events)
+        return True
+
+    def _take_each(self, events: AggregateEvents, segment: SegmentRef) -> None:
+        path = segment.path
+        rows = zip(
+            events.key.tolist(),
+            events.version.tolist(),
+            events.offset.tolist(),
+            events.position.tolist(),
+            events.length.tolist(),
+            strict=True,
+        )
+        for code, version, offset, position, length in rows:
+            key = events.keys[code]
             known = self._versions.get(key)
             if known is not None and version <= known:
                 continue
             expected = 1 if known is None else known + 1
             # Behind a log that does not begin at 0 the first version seen is the base.
-            begins_late = known is None and batch.segment.base > 0
+            begins_late = known is None and segment.base > 0
             if version != expected and not begins_late:
-                self._gap(batch.segment.path, item.position, item.length, key, expected, version)
+                self._gap(path, position, length, key, expected, version)
             self._versions[key] = version
-            value = self._hashes.get(key)
-            if value is None:
-                value = self._hashes[key] = af.fnv1a64(key)
-            self._entries.extend((value, version, record.offset))
+            self._entries.extend((self._hash(key), version, offset))
             self._events += 1
+
+    def _hash(self, key: bytes) -> int:
+        value = self._hashes.get(key)
+        if value is None:
+            value = self._hashes[key] = af.fnv1a64(key)
+        return value
 
     def _gap(
         self, path: str, position: int, length: int, key: bytes, expected: int, version: int

@@ -6,13 +6,15 @@ these protocols: ``cursus.evidence`` over a real directory, or a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cursus.findings import Finding
 from cursus.formats.record import Record
+from cursus.formats.record_columns import RecordColumns
 from cursus.layout import FileKind
+from cursus.replay.reduced import AggregateEvents, ProducerRuns, TransactionRow
 
 EntryType = Literal["file", "directory", "symlink", "fifo", "socket", "device", "gone"]
 
@@ -132,8 +134,20 @@ class ScannedRecord:
 class RecordBatch(Protocol):
     """A run of consecutive records of one segment, in file order.
 
-    A scalar and a columnar scan both stand behind this. ``reachable`` is False
-    behind damage: such records are evidence, never state.
+    ``reachable`` is False behind damage: such records are evidence, never state.
+    A batch may hold tens of thousands of records. Read it by ``columns()``; a
+    walk over it decodes each record to an object of its own, which is slow.
+
+    The three kinds of rows are all that the replay takes from an application
+    topic; of ``__consumer_offsets`` it takes the records too. They are empty
+    where ``reachable`` is False or the segment is deleted.
+
+    ``for_replay()`` gives a batch that holds those rows (and the records of
+    ``__consumer_offsets``) and nothing of the read window. It is small, can be
+    pickled, and visiting it has exactly the same effect on the replay: a process
+    that scans sends it to the one that judges. Every record of a batch being of
+    one producer, it is one row. It keeps ``len()``, the number of records that it
+    stands for, but cannot be walked over where the records were left behind.
     """
 
     @property
@@ -146,14 +160,20 @@ class RecordBatch(Protocol):
 
     def __iter__(self) -> Iterator[ScannedRecord]: ...
 
-    def transactional(self) -> Iterable[ScannedRecord]:
-        """Records with a transactional id, state, marker or control type."""
+    def columns(self) -> RecordColumns:
+        """Every field as an array; the values are valid during the visit only."""
 
-    def with_producer(self) -> Iterable[ScannedRecord]:
-        """Records with a producer id and a sequence above 0."""
+    def transaction_rows(self) -> Sequence[TransactionRow]:
+        """Runs of open records and markers, in file order for each (id, epoch)."""
 
-    def with_aggregate(self) -> Iterable[ScannedRecord]:
+    def producer_runs(self) -> ProducerRuns:
+        """Records with a producer id and a sequence above 0, as runs."""
+
+    def aggregate_events(self) -> AggregateEvents:
         """Records with a key and an aggregate version above 0."""
+
+    def for_replay(self, *, aggregates: bool = True) -> RecordBatch:
+        """What the replay needs; without the events where a topic is not event-sourcing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from cursus import layout
 from cursus.findings import Finding, FormatError, finding
 from cursus.formats import checkpoints
@@ -75,24 +77,48 @@ class ProducerIndex:
         """Take the records of a batch; unreachable and deleted ones do not count."""
         if not batch.reachable or batch.segment.deleted:
             return
-        last, runs = self._last, self._runs
-        for item in batch.with_producer():
-            record = item.record
-            producer, epoch, sequence = record.producer_id, record.epoch, record.sequence
-            last[producer] = ProducerEntry(epoch, sequence, record.offset)
-            run = runs.get((producer, epoch))
-            if run is None:
-                runs[producer, epoch] = ProducerRun(
-                    producer, epoch, sequence, sequence, record.offset, record.offset
-                )
-                continue
-            run.records += 1
-            if sequence <= run.last_sequence:
-                run.duplicates += 1
-            elif sequence != run.last_sequence + 1:
-                run.gaps += 1
-            run.last_sequence = max(run.last_sequence, sequence)
-            run.last_offset = record.offset
+        found = batch.producer_runs()
+        if not len(found):
+            return
+        names = [found.producers[code] for code in found.producer.tolist()]
+        runs = zip(
+            names,
+            found.epoch.tolist(),
+            found.first_sequence.tolist(),
+            found.last_sequence.tolist(),
+            found.first_offset.tolist(),
+            found.last_offset.tolist(),
+            strict=True,
+        )
+        for run in runs:
+            self._take(*run)
+        for at in np.argsort(found.last_row).tolist():
+            entry = (found.epoch[at], found.last_sequence[at], found.last_offset[at])
+            self._last[names[at]] = ProducerEntry(*map(int, entry))
+
+    def _take(
+        self,
+        producer: bytes,
+        epoch: int,
+        first: int,
+        last: int,
+        first_offset: int,
+        last_offset: int,
+    ) -> None:
+        """Go on with a run by records whose sequences ascend by one from ``first`` to ``last``."""
+        run = self._runs.get((producer, epoch))
+        if run is None:
+            self._runs[producer, epoch] = run = ProducerRun(
+                producer, epoch, first, last, first_offset, last_offset, records=0
+            )
+        elif first <= run.last_sequence:
+            # Up to the highest sequence so far they repeat; behind it they go on without a gap.
+            run.duplicates += min(last, run.last_sequence) - first + 1
+        elif first != run.last_sequence + 1:
+            run.gaps += 1
+        run.records += last - first + 1
+        run.last_sequence = max(run.last_sequence, last)
+        run.last_offset = last_offset
 
     def finish(self, evidence: Evidence, log: PartitionLog, *, opens: bool) -> ProducerState:
         """Put log and checkpoint together.

@@ -31,6 +31,7 @@ from cursus.replay.interfaces import (
     RecordBatch,
     UnreadableError,
 )
+from cursus.replay.reduced import MAX_ADDRESSES, MarkerRow, OpenRun
 
 Profile = Literal["A", "B"]
 #: Payload versions that a broker of each profile reads.
@@ -45,8 +46,6 @@ STATES: Final[Mapping[Profile, frozenset[str]]] = {
     ),
 }
 DEFAULT_EXPIRATION_MS: Final = 604_800_000
-#: Addresses kept for one undecided (id, epoch) in one partition.
-MAX_ADDRESSES: Final = 1000
 _U32 = struct.Struct(">I")
 _CHUNK: Final = 1 << 20
 
@@ -731,29 +730,30 @@ class TransactionIndex:
         if not batch.reachable or batch.segment.deleted:
             return
         path = batch.segment.path
-        for item in batch.transactional():
-            record = item.record
-            key = (record.transactional_id, record.epoch)
-            if record.transaction_marker:
-                held = self.markers.get(key)
-                if held is None or record.offset > held.offset:
-                    self.markers[key] = Marker(
-                        record.transaction_marker.decode("utf-8", "replace"),
-                        record.offset,
-                        record.control_coordinator_epoch,
-                        path,
-                        item.position,
-                    )
-                if key in self.open:
-                    self.open[key].addresses.clear()  # decided: nobody asks where they are
-            elif record.transaction_state == b"open" and record.transactional_id:
-                records = self.open.get(key)
-                if records is None:
-                    records = self.open[key] = OpenRecords(record.offset)
-                records.first_offset = min(records.first_offset, record.offset)
-                records.count += 1
-                if len(records.addresses) < MAX_ADDRESSES and key not in self.markers:
-                    records.addresses.append((path, item.position, item.length, record.offset))
+        for row in batch.transaction_rows():
+            key = (row.transactional_id, row.epoch)
+            if isinstance(row, MarkerRow):
+                self._marker(key, row, path)
+            else:
+                self._open(key, row, path)
+
+    def _marker(self, key: tuple[bytes, int], row: MarkerRow, path: str) -> None:
+        held = self.markers.get(key)
+        if held is None or row.offset > held.offset:
+            kind = row.kind.decode("utf-8", "replace")
+            self.markers[key] = Marker(kind, row.offset, row.coordinator_epoch, path, row.position)
+        if key in self.open:
+            self.open[key].addresses.clear()  # decided: nobody asks where they are
+
+    def _open(self, key: tuple[bytes, int], row: OpenRun, path: str) -> None:
+        records = self.open.get(key)
+        if records is None:
+            records = self.open[key] = OpenRecords(row.first_offset)
+        records.first_offset = min(records.first_offset, row.first_offset)
+        records.count += row.count
+        if key not in self.markers:
+            room = MAX_ADDRESSES - len(records.addresses)
+            records.addresses += [(path, *address) for address in row.addresses[: max(room, 0)]]
 
     def findings(self, journal: JournalReplay) -> Iterable[Finding]:
         """Records nobody can decide any more, and markers that contradict the journal."""

@@ -92,6 +92,8 @@ class ProducerIndex:
         )
         for run in runs:
             self._take(*run)
+        for name in names:  # producers stay in the order in which they appear
+            self._last.setdefault(name, ProducerEntry(0, 0))
         for at in np.argsort(found.last_row).tolist():
             entry = (found.epoch[at], found.last_sequence[at], found.last_offset[at])
             self._last[names[at]] = ProducerEntry(*map(int, entry))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cursus.evidence import segment_scan
 from cursus.evidence.segment_scan import MAX_FINDINGS, scan_segment
 from cursus.evidence.walk import LogDirectory
-from cursus.findings import CATALOGUE, Finding
+from cursus.findings import CATALOGUE, Finding, Lost
 from cursus.formats import compaction_marker, offset_index
 from cursus.formats.record import MAX_RECORD_BYTES, Record, crc32c, encode, encode_frame
 from cursus.replay.interfaces import RecordBatch, ScannedRecord, SegmentRef, SegmentScan
@@ -585,11 +585,29 @@ def test_an_error_of_the_visitor_is_not_one_of_the_file() -> None:
         scan_segment(Source(data), ref(len(data)), visit)
 
 
-def test_an_empty_active_segment_above_the_end(tmp_path: Path) -> None:
-    write(tmp_path, {0: log(4), 9: b""})
-    found = judge(tmp_path)
-    assert found.findings == ()
+@pytest.mark.parametrize(
+    ("topic", "effect"), [(TOPIC, "data_missing"), ("__consumer_offsets", "refuses")]
+)
+def test_an_empty_active_segment_above_the_end_says_what_is_gone(
+    tmp_path: Path, topic: str, effect: str
+) -> None:
+    data = b"".join(frames(range(4), topic=topic.encode()))
+    write(tmp_path, {0: data, 9: b""}, topic)
+    found = judge(tmp_path, topic)
+    (item,) = found.findings
+    assert (item.code, item.effect) == ("segment_offsets_gap", effect)
+    assert item.lost == Lost(records=5, first_offset=4, last_offset=8)
     assert (found.log_end, found.next_offset) == (4, 9)
+
+
+def test_a_compaction_may_have_emptied_the_end_before_an_empty_active_segment(
+    tmp_path: Path,
+) -> None:
+    compacted = log(4)
+    directory = write(tmp_path, {0: compacted, 9: b""})
+    name = f"partition_0_segment_{0:020d}.log.compacted-{len(compacted)}"
+    (directory / name).write_bytes(compaction_marker.encode())
+    assert judge(tmp_path).findings == ()
 
 
 def test_a_log_without_records_ends_at_its_lowest_base(tmp_path: Path) -> None:
@@ -600,6 +618,12 @@ def test_a_log_without_records_ends_at_its_lowest_base(tmp_path: Path) -> None:
         None,
         5,
         9,
+    )
+    # Something made the broker begin a segment at 9: what stood from 5 on is gone.
+    (item,) = found.findings
+    assert (item.code, item.lost) == (
+        "segment_offsets_gap",
+        Lost(records=4, first_offset=5, last_offset=8),
     )
 
 

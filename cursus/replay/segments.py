@@ -408,76 +408,60 @@ def _load_index(
 
 
 def _seams(scans: Sequence[SegmentScan], internal: bool) -> Iterable[Finding]:
-    before: SegmentScan | None = None
-    lent = False  # an empty segment that may have gaps lends that to the pair around it
+    """Each segment goes on where the one before it ended, unless a compaction explains it.
+
+    A segment is made for the next record: an empty one says by its base where the
+    log stood, so records missing before it, or from it, were there once.
+    """
+    last: int | None = None
+    may_gap = False
     for scan in scans:
+        compacted = scan.segment.gaps_allowed
         if scan.end == "unreadable":
-            before, lent = None, False
+            last, may_gap = None, False
             continue
-        if scan.first_offset is None:
-            if scan.segment.active and before is not None and before.last_offset is not None:
-                yield from _empty_active(before.last_offset, scan, internal)
-            lent = lent or scan.segment.gaps_allowed
+        first = scan.first_offset
+        if first is None and scan.segment.active and scan.end == "clean":
+            first = scan.segment.base
+        if first is None:
+            may_gap = may_gap or compacted
+            if last is None and not compacted and scan.end == "clean":
+                last = scan.segment.base - 1
             continue
-        if before is not None and before.last_offset is not None:
-            may_gap = before.segment.gaps_allowed or scan.segment.gaps_allowed or lent
-            seam = _seam(before.last_offset, scan, internal, may_gap)
-            if seam is not None:
-                yield seam
-        before, lent = scan, False
+        if last is not None:
+            yield from _seam(last, first, scan, internal, may_gap or compacted)
+        if scan.last_offset is not None:
+            last, may_gap = scan.last_offset, compacted
 
 
-def _empty_active(last: int, scan: SegmentScan, internal: bool) -> Iterable[Finding]:
-    """A broker appends at the base of an empty active segment: below the end, twice."""
-    base = scan.segment.base
-    if scan.end == "clean" and base <= last:
-        yield finding(
-            "segment_offsets_overlap",
-            scan.segment.path,
-            position=0,
-            message=f"empty, and would go on at offset {base}; "
-            f"the segment before it ends at {last}",
-            effect="refuses" if internal else None,
-            step=3 if internal else 2,
-            topic=scan.segment.topic,
-            partition=scan.segment.partition,
-            first=base,
-            previous_last=last,
-        )
-
-
-def _seam(last: int, scan: SegmentScan, internal: bool, may_gap: bool) -> Finding | None:
-    first = scan.first_offset
-    assert first is not None
-    path = scan.segment.path
-    facts: dict[str, object] = {
-        "topic": scan.segment.topic,
-        "partition": scan.segment.partition,
-        "first": first,
-        "previous_last": last,
-    }
+def _seam(
+    last: int, first: int, scan: SegmentScan, internal: bool, may_gap: bool
+) -> Iterable[Finding]:
+    empty = scan.first_offset is None
+    lost = None
     if first <= last:
-        return finding(
-            "segment_offsets_overlap",
-            path,
-            position=0,
-            message=f"begins at offset {first}; the segment before it ends at {last}",
-            effect="refuses" if internal else None,
-            step=3 if internal else 2,
-            **facts,  # type: ignore[arg-type]
-        )
-    if first != last + 1 and not may_gap:
-        return finding(
-            "segment_offsets_gap",
-            path,
-            position=0,
-            message=f"offsets {last + 1} to {first - 1} are missing before this segment",
-            effect="refuses" if internal else None,
-            step=3 if internal else 2,
-            lost=Lost(records=first - last - 1, first_offset=last + 1, last_offset=first - 1),
-            **facts,  # type: ignore[arg-type]
-        )
-    return None
+        code = "segment_offsets_overlap"
+        begins = f"empty, and would go on at {first}" if empty else f"begins at offset {first}"
+        text = f"{begins}; the segment before it ends at {last}"
+    elif first != last + 1 and not may_gap:
+        code = "segment_offsets_gap"
+        lost = Lost(records=first - last - 1, first_offset=last + 1, last_offset=first - 1)
+        text = f"offsets {last + 1} to {first - 1} are missing before this segment"
+    else:
+        return
+    yield finding(
+        code,
+        scan.segment.path,
+        position=0,
+        message=text,
+        effect="refuses" if internal else None,
+        step=3 if internal else 2,
+        lost=lost,
+        topic=scan.segment.topic,
+        partition=scan.segment.partition,
+        first=first,
+        previous_last=last,
+    )
 
 
 def _together(

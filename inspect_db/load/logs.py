@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from cursus.findings import Finding
 from cursus.replay.interfaces import SegmentScan
 from cursus.replay.segments import PartitionLog
 from cursus.replay.startup import Plan
 from inspect_db.load.writer import Writer
 from inspect_db.values import name, number, number_or_none
+
+_SEAMS: Final = {"segment_offsets_gap": "gap", "segment_offsets_overlap": "overlap"}
 
 
 def load_topics(writer: Writer, judged: Plan) -> None:
@@ -49,8 +52,9 @@ def load_partition(writer: Writer, log: PartitionLog, judged: Plan) -> None:
     hwm = judged.hwm.get(key)
     missing = 0
     rows, before, unknown = [], None, False
+    judged_seams = {item.path: item for item in log.findings if item.code in _SEAMS}
     for scan in log.segments:
-        seam, lost = _seam(scan, before, unknown)
+        seam, lost = _seam(scan, before, unknown, judged_seams.get(scan.segment.path))
         if seam == "gap":
             missing += lost
         rows.append(_segment(writer, scan, before, seam, lost))
@@ -126,7 +130,12 @@ def _segment(
     )
 
 
-def _seam(scan: SegmentScan, before: SegmentScan | None, unknown: bool) -> tuple[str, int]:
+def _seam(
+    scan: SegmentScan, before: SegmentScan | None, unknown: bool, judged: Finding | None
+) -> tuple[str, int]:
+    """How a segment joins the one before it, and the number of offsets that are missing."""
+    if judged is not None:
+        return _SEAMS[judged.code], (judged.lost.records or 0) if judged.lost else 0
     if scan.end == "unreadable" and scan.first_offset is None:
         return "unknown", 0
     if scan.first_offset is None:
@@ -134,10 +143,4 @@ def _seam(scan: SegmentScan, before: SegmentScan | None, unknown: bool) -> tuple
     if before is None or before.last_offset is None:
         return ("unknown" if unknown else "first"), 0
     missing = scan.first_offset - before.last_offset - 1
-    if missing < 0:
-        return "overlap", 0
-    if missing == 0:
-        return "contiguous", 0
-    told = any(item.code == "segment_offsets_gap" for item in scan.findings)
-    allowed = before.segment.gaps_allowed or scan.segment.gaps_allowed
-    return ("compacted" if allowed and not told else "gap"), missing
+    return ("compacted" if missing else "contiguous"), missing

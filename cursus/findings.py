@@ -441,6 +441,92 @@ _add(
             "A record is over 64 MiB.",
             "Split the value; nothing was written.",
         ),
+        FindingCode(
+            "encode_value_out_of_range",
+            "error",
+            "refuses",
+            None,
+            "A number of a record does not fit its field.",
+            "Correct the caller; nothing was written.",
+        ),
+    ]
+)
+
+# -- what an open partition log refuses or fails at (segments.md sections 8, 11, 15 to 17) ------
+_add(
+    [
+        FindingCode(
+            "partition_write_unavailable",
+            "error",
+            "ignores",
+            None,
+            "A write, flush or fsync of this partition failed; it takes no writes until it is opened again.",
+            "Look at the disk and the system's log, then restart the broker: recovery says what is on the disk.",
+        ),
+        FindingCode(
+            "storage_locked",
+            "error",
+            "refuses",
+            None,
+            "Another process holds the lock of this storage.",
+            "Stop the other process, or use another directory; never delete a lock file.",
+        ),
+        FindingCode(
+            "insufficient_disk_space",
+            "error",
+            "ignores",
+            None,
+            "The file system is too full for this write, by the limits that are set; nothing was written.",
+            "Free space, shorten retention or enlarge the volume; writes go on by themselves then.",
+        ),
+        FindingCode(
+            "append_queue_full",
+            "error",
+            "ignores",
+            None,
+            "The queue of appends stayed full; nothing was written and no offset was used.",
+            "Send again later, or enlarge channel_buffer_size.",
+        ),
+        FindingCode(
+            "offset_out_of_range",
+            "error",
+            "ignores",
+            None,
+            "The offset lies before the start of the log or behind its end.",
+            "Go on at the earliest or the latest offset that the answer names.",
+        ),
+        FindingCode(
+            "truncate_beyond_log_end",
+            "error",
+            "ignores",
+            None,
+            "A log cannot be truncated to an offset behind its end.",
+            "Ask for the end of the log first; nothing was changed.",
+        ),
+        FindingCode(
+            "truncate_before_log_start",
+            "error",
+            "ignores",
+            None,
+            "A log cannot be truncated to an offset before its start.",
+            "Ask for the start of the log first; nothing was changed.",
+        ),
+        FindingCode(
+            "truncate_compacted_segment",
+            "error",
+            "ignores",
+            None,
+            "The offset lies in a compacted segment, which cannot be cut.",
+            "Truncate to an offset above that segment; nothing was changed.",
+        ),
+        FindingCode(
+            "active_readers",
+            "error",
+            "ignores",
+            None,
+            "Somebody is reading this partition, so its segments may not be changed now.",
+            "Try again; nothing was changed.",
+        ),
     ]
 )
 

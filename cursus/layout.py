@@ -123,6 +123,11 @@ _IN_TOPIC: Final = (
     (re.compile(re.escape(LIFECYCLE_EPOCH_TEMP)), FileKind.LIFECYCLE_EPOCH_TEMP),
     (re.compile(rf"partition_{_N}_compacted_range\.pending"), FileKind.COMPACTED_RANGE),
     (re.compile(rf"{_SEGMENT}\..*\.range\.compacting"), FileKind.COMPACTED_RANGE),
+    # Base or size is no number: a marker of nothing, which every opening removes as stale.
+    (
+        re.compile(rf"partition_{_N}_segment_.*\.log\.compacted-(?!.*\.compacting).*", re.DOTALL),
+        FileKind.COMPACTION_MARKER,
+    ),
     (re.compile(r"partition_.*\.log(?:\.deleted)?", re.DOTALL), FileKind.NONCANONICAL_LOG),
 )
 _DIGITS: Final = re.compile("[0-9]{1,20}")

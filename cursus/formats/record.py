@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import google_crc32c
@@ -93,6 +93,12 @@ _PARTITION_OFFSET = struct.Struct(">IQ")
 _SEQUENCE_EPOCH_PAYLOAD = struct.Struct(">QQI")
 _SCHEMA_AGGREGATE = struct.Struct(">IQ")
 _CONTROL = struct.Struct(">hq")
+_HEAD = struct.Struct(">4sH")
+_OFFSET_PRODUCER = struct.Struct(">QH")
+#: event_type, schema_version, aggregate_version and metadata of a record that has none.
+_NO_EVENT: Final = bytes(2 + 12 + 2)
+#: Fields 14 to 21 of a record outside any transaction.
+_NO_TRANSACTION: Final = bytes(4 * 2 + 10 + 2 * 2)
 assert _PARTITION_OFFSET.size == 12
 assert _SEQUENCE_EPOCH_PAYLOAD.size == 20
 assert _SCHEMA_AGGREGATE.size == 12
@@ -211,8 +217,131 @@ def encode(record: Record) -> bytes:
 
     Raises :class:`FormatError` ``encode_field_too_long``,
     ``encode_partition_negative``, ``encode_epoch_negative`` or
-    ``record_too_large``, in the order of segments.md section 4.1.
+    ``record_too_large``, in the order of segments.md section 4.1, and
+    ``encode_value_out_of_range`` for a number that its field cannot hold.
     """
+    try:
+        head = _HEAD.pack(MAGIC, len(record.topic)) + record.topic + _U32.pack(record.partition)
+        return _join(head, record, record.offset)
+    except struct.error:
+        raise _refusal(record) from None
+
+
+class FrameEncoder:
+    """Frames of one partition, whose topic and number are encoded once.
+
+    Raises :class:`FormatError` ``encode_field_too_long`` for the topic and
+    ``record_partition_out_of_range`` for a partition outside 0 to 2^31-1.
+    """
+
+    __slots__ = ("_fixed", "_head", "_partition", "_topic")
+
+    def __init__(self, topic: bytes, partition: int) -> None:
+        _limit("topic", topic, MAX_TEXT)
+        if not 0 <= partition <= MAX_PARTITION:
+            raise FormatError(
+                "record_partition_out_of_range",
+                f"partition {partition} is not between 0 and {MAX_PARTITION}",
+                found=partition,
+            )
+        self._topic = topic
+        self._partition = partition
+        self._head = _HEAD.pack(MAGIC, len(topic)) + topic + _U32.pack(partition)
+        self._fixed = MIN_RECORD_BYTES + len(topic)
+
+    def frame(self, record: Record, offset: int) -> bytes:
+        """The frame of ``record`` as it stands at ``offset`` of this partition.
+
+        Topic, partition and offset of ``record`` itself do not count. Raises as
+        :func:`encode` does.
+        """
+        try:
+            data = _join(self._head, record, offset)
+            return _U32.pack(len(data)) + data
+        except struct.error:
+            place = replace(record, topic=self._topic, partition=self._partition, offset=offset)
+            raise _refusal(place) from None
+
+
+def _join(head: bytes, record: Record, offset: int) -> bytes:
+    """``head`` (magic, topic, partition) and the fields behind it.
+
+    Most records have no event fields and no transaction: their zeros are not
+    packed one by one. Raises ``struct.error`` for whatever :func:`_refusal` names.
+    """
+    producer, payload, key = record.producer_id, record.payload, record.key
+    epoch = record.epoch
+    if len(payload) > MAX_RECORD_BYTES or epoch > MAX_EPOCH:
+        raise struct.error
+    event_type, metadata = record.event_type, record.metadata
+    if event_type or metadata or record.schema_version or record.aggregate_version:
+        event = b"".join(
+            (
+                _U16.pack(len(event_type)),
+                event_type,
+                _SCHEMA_AGGREGATE.pack(record.schema_version, record.aggregate_version),
+                _U16.pack(len(metadata)),
+                metadata,
+            )
+        )
+    else:
+        event = _NO_EVENT
+    if (
+        record.transactional_id
+        or record.transaction_state
+        or record.transaction_marker
+        or record.control_type
+        or record.control_version
+        or record.control_coordinator_epoch
+        or record.control_key
+        or record.control_value
+    ):
+        tail = _transaction_tail(record)
+    else:
+        tail = _NO_TRANSACTION
+    data = b"".join(
+        (
+            head,
+            _OFFSET_PRODUCER.pack(offset, len(producer)),
+            producer,
+            _SEQUENCE_EPOCH_PAYLOAD.pack(record.sequence, epoch, len(payload)),
+            payload,
+            event,
+            _U16.pack(len(key)),
+            key,
+            tail,
+        )
+    )
+    if len(data) > MAX_RECORD_BYTES:
+        raise struct.error
+    return data
+
+
+def _transaction_tail(record: Record) -> bytes:
+    """Fields 14 to 21."""
+    return b"".join(
+        (
+            _text(record.transactional_id),
+            _text(record.transaction_state),
+            _text(record.transaction_marker),
+            _text(record.control_type),
+            _CONTROL.pack(record.control_version, record.control_coordinator_epoch),
+            _text(record.control_key),
+            _text(record.control_value),
+        )
+    )
+
+
+def _refusal(record: Record) -> FormatError:
+    """Why a record cannot be encoded: the checks of segments.md section 4.1, in order."""
+    try:
+        _check(record)
+    except FormatError as error:
+        return error
+    return FormatError("encode_value_out_of_range", "a number of the record does not fit its field")
+
+
+def _check(record: Record) -> None:
     _limit("topic", record.topic, MAX_TEXT)
     _limit("producer_id", record.producer_id, MAX_TEXT)
     _limit("payload", record.payload, 2**32 - 1)
@@ -239,28 +368,6 @@ def encode(record: Record) -> bytes:
             f"record of {size} bytes is over the limit of {MAX_RECORD_BYTES}",
             size=size,
         )
-    text = _text
-    return b"".join(
-        (
-            MAGIC,
-            text(record.topic),
-            _PARTITION_OFFSET.pack(record.partition, record.offset),
-            text(record.producer_id),
-            _SEQUENCE_EPOCH_PAYLOAD.pack(record.sequence, record.epoch, len(record.payload)),
-            record.payload,
-            text(record.event_type),
-            _SCHEMA_AGGREGATE.pack(record.schema_version, record.aggregate_version),
-            text(record.metadata),
-            text(record.key),
-            text(record.transactional_id),
-            text(record.transaction_state),
-            text(record.transaction_marker),
-            text(record.control_type),
-            _CONTROL.pack(record.control_version, record.control_coordinator_epoch),
-            text(record.control_key),
-            text(record.control_value),
-        )
-    )
 
 
 def encoded_size(record: Record) -> int:

@@ -172,13 +172,18 @@ class FileSystem(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int: ...
+
 
 def _nobody(_operation: Operation) -> None:
     """The observer of a store that nobody observes."""
 
 
 class AppendFile:
-    """A file that grows at its end. Not safe for two threads at once.
+    """A file that grows at its end.
+
+    One thread may write while another one calls :meth:`fsync` (a group commit
+    does); apart from that it is not safe for two threads at once.
 
     ``size`` counts the bytes that were handed over completely; ``durable`` is
     the size at the last fsync that succeeded.
@@ -413,6 +418,11 @@ class Durable:
         """Bytes that a process without privilege may still write there."""
         space = os.statvfs(path)
         return space.f_bavail * space.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        """Size in bytes of the file system that holds ``path``."""
+        space = os.statvfs(path)
+        return space.f_blocks * space.f_frsize
 
     def _open(self, path: str, flags: int) -> AppendFile:
         flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC

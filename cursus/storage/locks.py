@@ -13,7 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from typing import Final, Self
+from collections.abc import Callable
+from typing import Final, Protocol, Self
 
 from cursus import layout
 
@@ -26,6 +27,16 @@ class StorageLockedError(RuntimeError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is held by another process: stop it, or use another directory")
         self.path = path
+
+
+class HeldLock(Protocol):
+    """A lock that is held until it is closed."""
+
+    def close(self) -> None: ...
+
+
+#: Takes the lock of one partition: (log_dir, topic, partition).
+TakeLock = Callable[[str, str, int], HeldLock]
 
 
 class FileLock:

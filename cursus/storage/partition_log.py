@@ -1,0 +1,446 @@
+"""The log of one partition, open for writing.
+
+    append        ──► append lock: offset, encode, roll if due, write ──► wait for the
+                      group's fsync ──► acknowledged
+    enqueue       ──► append lock: offset, encode, queue ──► (later) one write for many,
+                      one fsync at intervals, then ``on_durable``
+    read          ──► segments from the one that holds the offset, forward
+
+Four offsets, in this order::
+
+    log_start <= hwm <= flushed,  hwm <= leo
+
+``log_start`` is the base of the lowest segment. ``hwm`` is the offset below
+which everything is on the disk: a consumer never sees what a crash could take
+back. ``flushed`` is the end of what is written to the file. ``leo`` is the end
+of what was accepted: synchronous appends when they are durable, queued ones
+when they are queued.
+
+Locks, in the order in which they are taken: maintenance (retention,
+compaction, truncation, close: one at a time), append, the right to sync
+(``group_commit``), meta (list of segments, number of readers). An append does
+not hold the append lock while it waits for the disk.
+
+After any error of write, flush or fsync the log takes no writes until it is
+opened again. Nothing here starts a thread or looks at a clock of its own.
+
+Source: segments.md sections 6 to 9, 11 to 17.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Self
+
+from cursus import layout
+from cursus.formats.record import FrameEncoder, Record
+from cursus.replay.segments import PartitionLog
+from cursus.storage.durable import FileSystem
+from cursus.storage.errors import ReadError, RefusedError, WriteFailedError
+from cursus.storage.group_commit import GroupCommit
+from cursus.storage.locks import HeldLock, StorageLockedError, TakeLock, lock_partition
+from cursus.storage.log_settings import LogSettings
+from cursus.storage.partition_open import (
+    OpenedLog,
+    apply_opening,
+    make_topic_directory,
+    refuse_if_damaged,
+)
+from cursus.storage.segment_files import IndexShape, PartitionPaths, create_segment
+from cursus.storage.segment_reader import (
+    Frame,
+    OpenSegment,
+    SegmentCache,
+    SegmentView,
+    frames,
+    locate,
+)
+
+#: Nanoseconds since 1970. Injected, so that a test decides what time it is.
+Clock = Callable[[], int]
+#: Told the offset below which everything is durable, in ascending order.
+OnDurable = Callable[[int], None]
+
+_DEFAULTS = LogSettings()
+_OPEN_SEGMENTS = 16
+
+
+class PartitionStore:
+    """One partition: made by :meth:`open`, ended by :meth:`close`. Threads may share it."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: PartitionPaths,
+        opened: OpenedLog,
+        settings: LogSettings,
+        clock: Clock,
+        lock: HeldLock | None,
+        on_durable: OnDurable | None,
+        open_segments: int,
+    ) -> None:
+        self.topic = paths.topic
+        self.partition = paths.partition
+        self.internal = paths.topic == layout.INTERNAL_TOPIC
+        self.settings = settings
+        self._fs = fs
+        self._paths = paths
+        self._clock = clock
+        self._held = lock
+        self._encoder = FrameEncoder(
+            paths.topic.encode("utf-8", "surrogateescape"), paths.partition
+        )
+        self._bases = opened.bases
+        self._gaps = opened.gaps
+        self._active = opened.active
+        self._next = opened.next_offset
+        self._written = opened.next_offset
+        self._accepted = opened.next_offset
+        self._commit = GroupCommit(opened.next_offset, on_durable)
+        self._cache = SegmentCache(fs, paths, open_segments)
+        self._append_lock = Lock()
+        self._meta_lock = Lock()
+        self._readers = 0
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        log_dir: str,
+        topic: str,
+        partition: int,
+        found: PartitionLog | None = None,
+        *,
+        settings: LogSettings = _DEFAULTS,
+        clock: Clock = time.time_ns,
+        lock: TakeLock | None = lock_partition,
+        on_durable: OnDurable | None = None,
+        names: Sequence[str] | None = None,
+        open_segments: int = _OPEN_SEGMENTS,
+    ) -> Self:
+        """Open what the plan found; ``found`` is ``None`` for a partition that is new.
+
+        The caller holds the lock of ``log_dir`` since before the plan was made.
+        ``names``: the names in the topic's directory, where the caller has them.
+        ``lock``: how the partition's lock is taken; ``None`` where no other
+        process can be (a file system in memory).
+
+        Raises :class:`RefusedError` (code of the finding, ``storage_locked``), with
+        every file as it was, and ``OSError``.
+        """
+        paths = PartitionPaths(log_dir, topic, partition)
+        refuse_if_damaged(paths, found)
+        make_topic_directory(fs, paths)
+        held = _take(lock, paths)
+        try:
+            shape = _shape(settings)
+            opened = apply_opening(fs, paths, found, shape, clock(), names)
+            return cls(fs, paths, opened, settings, clock, held, on_durable, open_segments)
+        except BaseException:
+            if held is not None:
+                held.close()
+            raise
+
+    # -- offsets ---------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> int:
+        """Base of the lowest segment."""
+        return self._bases[0]
+
+    @property
+    def leo(self) -> int:
+        """Log end offset: behind the last record that was accepted."""
+        return max(self._commit.durable, self._accepted)
+
+    @property
+    def flushed(self) -> int:
+        """Behind the last record that is written to the file."""
+        return self._written
+
+    @property
+    def hwm(self) -> int:
+        """High watermark: everything below it is on the disk."""
+        return self._commit.durable
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """Bases, ascending; the last one is active."""
+        return tuple(self._bases)
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes of the active log."""
+        return self._active.size
+
+    @property
+    def writable(self) -> bool:
+        """False after an error of write, flush or fsync, and after closing."""
+        return self._commit.failure is None and not self._closed
+
+    # -- appending -------------------------------------------------------------------
+
+    def append(self, record: Record) -> int:
+        """Append one record and return its offset when it is on the disk.
+
+        Topic, partition and offset are the log's, whatever ``record`` says.
+        Raises ``FormatError`` and :class:`WriteRefusedError` (nothing was
+        written, no offset was used) and :class:`WriteFailedError` (whether the
+        record is on the disk is not known).
+        """
+        with self._append_lock:
+            self._must_be_writable()
+            offset = self._next
+            frame = self._encoder.frame(record, offset)
+            with self._failing():
+                if self._active.is_full_for(len(frame), self.settings.log_segment_bytes):
+                    self._roll()
+                self._active.write(frame, offset)
+            self._next = self._written = offset + 1
+        self._wait(offset + 1)
+        return offset
+
+    def append_batch(self, records: Sequence[Record]) -> range:
+        """Append records with consecutive offsets, in one write of one segment.
+
+        Returns their offsets when all of them are on the disk. Raises as
+        :meth:`append` does, for all of them or none.
+        """
+        with self._append_lock:
+            self._must_be_writable()
+            first = self._next
+            frame = self._encoder.frame
+            batch = [frame(record, offset) for offset, record in enumerate(records, first)]
+            if batch:
+                self._write_batch(batch, first)
+            end = self._next
+        self._wait(end)
+        return range(first, end)
+
+    def flush(self) -> None:
+        """Return when everything that was accepted is on the disk, index included."""
+        with self._append_lock:
+            self._must_be_writable()
+            end = self._written
+        self._wait(end)
+        with self._append_lock, self._failing():
+            self._active.sync_index()
+
+    def roll(self) -> bool:
+        """Close the active segment and begin another one; False when it is empty."""
+        with self._append_lock:
+            self._must_be_writable()
+            if not self._active.size:
+                return False
+            with self._failing():
+                self._roll()
+            return True
+
+    def tick(self) -> bool:
+        """The roll timer: roll when the active segment has reached its age."""
+        period = self.settings.log_segment_roll_ms * 1_000_000
+        if period <= 0 or self._clock() - self._active.created_ns < period or not self.writable:
+            return False
+        return self.roll()
+
+    def _write_batch(self, batch: list[bytes], first: int) -> None:
+        size = sum(map(len, batch))
+        with self._failing():
+            if self._active.is_full_for_batch(size, self.settings.log_segment_bytes):
+                self._roll()
+            self._active.write_batch(batch, first)
+        self._next = self._written = first + len(batch)
+
+    def _roll(self) -> None:
+        """With the append lock held: everything written is durable, then a new segment."""
+        base = self._written
+        with self._commit.exclusive():
+            old = self._active
+            old.log.fsync()
+            self._commit.advance(base)
+            old.index.fsync()
+            new = create_segment(self._fs, self._paths, base, _shape(self.settings), self._clock())
+            try:
+                self._fs.sync_directory(self._paths.directory)
+            except BaseException:
+                new.close()
+                raise
+            with self._meta_lock:
+                self._active = new
+                self._bases.append(base)
+            old.close()
+
+    def _wait(self, end: int) -> None:
+        if not self._commit.wait(end, self._sync):
+            raise self._unavailable()
+
+    def _sync(self) -> int:
+        """With the right to sync: fsync what is written, give its end."""
+        active, end = self._active, self._written
+        active.log.fsync()
+        if self.internal:
+            active.sync_index()
+        return end
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """An error of the file system inside the block ends all writing."""
+        try:
+            yield
+        except OSError as error:
+            self._commit.fail(error)
+            raise self._unavailable() from error
+        except BaseException as error:
+            self._commit.fail(error)
+            raise
+
+    def _must_be_writable(self) -> None:
+        if self._commit.failure is not None or self._closed:
+            raise self._unavailable()
+
+    def _unavailable(self) -> WriteFailedError:
+        cause = self._commit.failure
+        text = f"an earlier operation failed: {cause}" if cause else "the partition is closed"
+        path = layout.topic_file(self.topic, layout.segment_log(self.partition, self._active.base))
+        error = WriteFailedError("partition_write_unavailable", text, path=path)
+        error.__cause__ = cause
+        return error
+
+    # -- reading ---------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_records: int = 1 << 30,
+        max_bytes: int = 1 << 20,
+        end: int | None = None,
+    ) -> list[Record]:
+        """Records from ``offset`` on, below ``end`` (the high watermark if not given).
+
+        At most ``max_records``, and at most ``max_bytes`` of frames, but one
+        record at least where there is one. Where compaction left holes, the
+        records behind them follow. Raises :class:`ReadError`: ``offset_out_of_range``
+        with ``requested``, ``earliest`` and ``latest``, or the code of the damage
+        that the read met.
+        """
+        limit = self.hwm if end is None else min(end, self.flushed)
+        found: list[Record] = []
+        room, at = max_bytes, offset
+        with self._reading() as (bases, active):
+            if not bases[0] <= offset <= self.leo:
+                raise ReadError(
+                    "offset_out_of_range",
+                    f"offset {offset} is not between {bases[0]} and {self.leo}",
+                    requested=offset,
+                    earliest=bases[0],
+                    latest=self.leo,
+                )
+            for base in bases[bisect_right(bases, offset) - 1 :]:
+                if base >= limit or len(found) >= max_records or room <= 0:
+                    break
+                for frame in self._frames(base, active, at):
+                    record = frame.record
+                    if record.offset < at:
+                        continue  # before what was asked for, or an overlap of segments
+                    if record.offset >= limit or len(found) >= max_records:
+                        return found
+                    room -= len(frame.data)
+                    if room < 0 and found:
+                        return found
+                    found.append(record)
+                    at = record.offset + 1
+        return found
+
+    def records(self, offset: int | None = None, *, end: int | None = None) -> Iterator[Record]:
+        """Every record from ``offset`` (``log_start``) to ``end``, read in pages of 1 MiB."""
+        limit = self.hwm if end is None else min(end, self.flushed)
+        at = self.log_start if offset is None else offset
+        while at < limit:
+            page = self.read(at, end=limit)
+            if not page:
+                return
+            yield from page
+            at = page[-1].offset + 1
+
+    def _frames(self, base: int, active: tuple[int, int], offset: int) -> Iterator[Frame]:
+        segment = self._cache.acquire(base)
+        try:
+            view = self._view(segment, active)
+            if view.size:
+                yield from frames(segment, view, locate(segment, view, offset))
+        finally:
+            self._cache.release(segment)
+
+    def _view(self, segment: OpenSegment, active: tuple[int, int]) -> SegmentView:
+        base, size = active
+        if segment.base == base:
+            return SegmentView(base, size, False, True)
+        return SegmentView(segment.base, segment.log.size, segment.base in self._gaps, False)
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[list[int], tuple[int, int]]]:
+        """Bases, and base and size of the active log; nothing is removed inside the block."""
+        with self._meta_lock:
+            if self._closed:
+                raise self._unavailable()
+            self._readers += 1
+            found = list(self._bases), (self._active.base, self._active.size)
+        try:
+            yield found
+        finally:
+            with self._meta_lock:
+                self._readers -= 1
+
+    # -- the end ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable and let go of files and lock. Closing twice is allowed.
+
+        Raises :class:`WriteFailedError` when the last fsync fails; everything is
+        closed all the same.
+        """
+        with self._append_lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                with self._commit.exclusive():
+                    if self._commit.failure is None:
+                        self._finish()
+            finally:
+                self._active.close()
+                self._cache.close()
+                if self._held is not None:
+                    self._held.close()
+
+    def _finish(self) -> None:
+        with self._failing():
+            if self._written > self._commit.durable:
+                self._active.log.fsync()
+                self._commit.advance(self._written)
+            self._active.sync_index()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def _shape(settings: LogSettings) -> IndexShape:
+    return IndexShape(settings.log_index_size_bytes, settings.log_index_interval_bytes)
+
+
+def _take(lock: TakeLock | None, paths: PartitionPaths) -> HeldLock | None:
+    if lock is None:
+        return None
+    try:
+        return lock(paths.log_dir, paths.topic, paths.partition)
+    except StorageLockedError as error:
+        raise RefusedError("storage_locked", str(error), path=error.path) from None

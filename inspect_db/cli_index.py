@@ -13,7 +13,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import IO, Any, Final, Literal, cast
 
 import apsw
@@ -26,6 +26,7 @@ from inspect_db import digest as digests
 from inspect_db import functions, queries_catalogue, stored, verdict
 from inspect_db.index import IndexFileError, open_index, schema_objects
 from inspect_db.load import BuildError, BuildOptions, build
+from inspect_db.reading import Door
 from inspect_db.values import SqlValue
 
 #: Characters of one value that a table shows.
@@ -263,16 +264,23 @@ def _padded(text: str, width: int, right: bool) -> str:
 
 
 @contextmanager
-def _evidence(log_dir: str | None) -> Iterator[LogDirectory | None]:
+def _records_of(connection: apsw.Connection, log_dir: str | None) -> Iterator[None]:
+    """The functions that read records, beneath ``log_dir``."""
+
+    def create(name: str, function: Callable[..., Any], arguments: int) -> None:
+        connection.create_scalar_function(name, function, arguments)
+
     if log_dir is None:
-        yield None
+        functions.register(connection, None, create)
+        yield
         return
     try:
-        directory = LogDirectory.at(log_dir)
+        LogDirectory.at(log_dir, walk=False).close()
     except LogDirectoryError as error:
         raise Failure(safe_text(str(error))) from None
-    with directory:
-        yield directory
+    with closing(Door(log_dir)) as door:
+        functions.register(connection, door, create)
+        yield
 
 
 evidence_option = click.option(
@@ -317,8 +325,7 @@ def query_command(
     if (name is None) == (sql is None):
         raise click.UsageError("give the name of a query, or --sql")
     values = _parameters(given)
-    with _opened(index) as connection, _evidence(evidence) as directory:
-        functions.register(connection, directory)
+    with _opened(index) as connection, _records_of(connection, evidence):
         _forbid_other_files(connection)
         try:
             if name is not None:
@@ -409,8 +416,7 @@ def shell_command(index: str, evidence: str | None) -> None:
     Statements end with a semicolon; `.queries`, `.tables` and `.quit` are
     commands, and `.query NAME name=value …` asks a named question.
     """
-    with _opened(index) as connection, _evidence(evidence) as directory:
-        functions.register(connection, directory)
+    with _opened(index) as connection, _records_of(connection, evidence):
         _forbid_other_files(connection)
         read = _prompt() if sys.stdin.isatty() else _lines
         statement = ""

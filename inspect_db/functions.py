@@ -5,75 +5,66 @@
 ``record_hex(file_id, position)``   the bytes of the record, hexadecimal
 
 They read only beneath the directory that the person who runs the query names,
-and give null where no complete record stands.
+refuse a file that is not what was indexed (:mod:`inspect_db.reading`), and give
+null where no complete record stands. An answer holds at most 64 KiB of the
+payload (``record_hex``: of the record); a third argument asks for more, in
+bytes. ``record_json`` that leaves payload out says so by ``payload_bytes``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
-import apsw
-
-from cursus.evidence.walk import LogDirectory
 from cursus.findings import FormatError
 from cursus.formats import record as codec
-from cursus.replay.interfaces import UnreadableError
-from inspect_db.values import from_name
+from inspect_db.reading import DEFAULT_LIMIT, MAX_LIMIT, Door, ReadRefused, Rows, read_frame
 
 FUNCTIONS = ("payload", "record_json", "record_hex")
+#: How a function is made known: name, function, number of arguments.
+Create = Callable[[str, Callable[..., Any], int], object]
 
 
-def register(connection: apsw.Connection, evidence: LogDirectory | None) -> None:
-    """Make the functions known; without evidence they say what is missing."""
+def register(rows: Rows, door: Door | None, create: Create) -> None:
+    """Make the functions known; without evidence they say what is missing.
+
+    They raise :class:`ReadRefused` with a message for people.
+    """
 
     def body(file_id: Any, position: Any) -> bytes | None:
-        if evidence is None:
-            raise ValueError("name the directory with --evidence LOG_DIR to read records")
-        return read_record(connection, evidence, file_id, position)
+        if door is None:
+            raise ReadRefused("name the directory with --evidence LOG_DIR to read records")
+        if not isinstance(file_id, int) or not isinstance(position, int):
+            return None
+        found = read_frame(rows, door, file_id, position)
+        return found.data[4:] if found else None
 
-    def payload(file_id: Any, position: Any) -> bytes | None:
+    def payload(file_id: Any, position: Any, limit: Any = DEFAULT_LIMIT) -> bytes | None:
+        limit = _limit("payload", limit)
         found = _decoded(body(file_id, position))
-        return found.payload if found else None
+        return found.payload[:limit] if found else None
 
-    def record_json(file_id: Any, position: Any) -> str | None:
+    def record_json(file_id: Any, position: Any, limit: Any = DEFAULT_LIMIT) -> str | None:
+        limit = _limit("record_json", limit)
         found = _decoded(body(file_id, position))
-        return as_json(found) if found else None
+        return as_json(found, limit) if found else None
 
-    def record_hex(file_id: Any, position: Any) -> str | None:
+    def record_hex(file_id: Any, position: Any, limit: Any = DEFAULT_LIMIT) -> str | None:
+        limit = _limit("record_hex", limit)
         data = body(file_id, position)
-        return data.hex() if data is not None else None
+        return data[:limit].hex() if data is not None else None
 
-    # apsw calls with as many arguments as are said here; its type knows any number only.
     for name, function in zip(FUNCTIONS, (payload, record_json, record_hex), strict=True):
-        connection.create_scalar_function(name, cast(Any, function), 2)
+        create(name, function, 2)
+        create(name, function, 3)
 
 
-def read_record(
-    connection: apsw.Connection, evidence: LogDirectory, file_id: Any, position: Any
-) -> bytes | None:
-    """Bytes of the record whose frame begins at ``position``; ``None`` without one."""
-    if not isinstance(file_id, int) or not isinstance(position, int) or position < 0:
-        return None
-    row = connection.execute(
-        "select f.path from files as f join segments as s on s.file_id = f.file_id "
-        "where f.file_id = ?",
-        (file_id,),
-    ).fetchone()
-    if row is None:
-        return None
-    try:
-        with evidence.open(from_name(row[0])) as source:
-            head = source.pread(4, position)
-            length = int.from_bytes(head, "big")
-            left = source.size - position - 4
-            if len(head) < 4 or not 0 < length <= min(left, codec.MAX_RECORD_BYTES):
-                return None
-            data = source.pread(length, position + 4)
-    except (UnreadableError, OSError):
-        return None
-    return data if len(data) == length else None
+def _limit(function: str, limit: Any) -> int:
+    if not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
+        raise ReadRefused(f"the limit of {function}() is a number of bytes up to {MAX_LIMIT:,}")
+    return limit
 
 
 def _decoded(data: bytes | None) -> codec.Record | None:
@@ -85,11 +76,17 @@ def _decoded(data: bytes | None) -> codec.Record | None:
         return None
 
 
-def as_json(record: codec.Record) -> str:
-    """Every field; bytes that are not UTF-8 as lone surrogates."""
+def as_json(record: codec.Record, limit: int = MAX_LIMIT) -> str:
+    """Every field; bytes that are not UTF-8 as lone surrogates.
+
+    A payload of more than ``limit`` bytes is cut, and ``payload_bytes`` is added.
+    """
     fields = {
         field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)
     }
+    if len(record.payload) > limit:
+        fields["payload"] = _plain(record.payload[:limit])
+        fields["payload_bytes"] = len(record.payload)
     return json.dumps(fields)
 
 

@@ -114,6 +114,10 @@ class EvidenceFile:
         """At most ``length`` bytes at ``position``; fewer only at the end of the file."""
         return os.pread(self._fd, length, position)
 
+    def stat(self) -> os.stat_result:
+        """What the kernel says of the open file now."""
+        return os.fstat(self._fd)
+
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
         if self._fd >= 0:
@@ -250,27 +254,36 @@ def told_by_names(by_path: Mapping[str, Entry], in_use: bool | None) -> list[Fin
 class LogDirectory:
     """A log directory as evidence (fits ``cursus.replay.interfaces.Evidence``)."""
 
-    def __init__(self, log_dir: str, fd: int) -> None:
+    def __init__(self, log_dir: str, fd: int, *, walk: bool = True) -> None:
         self.log_dir = log_dir
         self._fd = fd
         self._by_path: dict[str, Entry] = {}
         self._children: dict[str, list[Entry]] = {"": []}
         self._findings: list[Finding] = []
         self._open_directory: tuple[str, int] | None = None
+        self.in_use: bool | None = None
+        self.entries: Sequence[Entry] = ()
+        if walk:
+            self._take_stock()
+
+    def _take_stock(self) -> None:
+        """Everything that a whole walk says."""
         self._walk()
-        self.entries: Sequence[Entry] = sorted(
-            self._by_path.values(), key=lambda entry: os.fsencode(entry.path)
-        )
+        self.entries = sorted(self._by_path.values(), key=lambda entry: os.fsencode(entry.path))
         for children in self._children.values():
             children.sort(key=lambda entry: os.fsencode(entry.path))
-        self.in_use: bool | None = self._look_for_lock()
+        self.in_use = self._look_for_lock()
         self._findings.extend(
             told_by_names({entry.path: entry for entry in self.entries}, self.in_use)
         )
 
     @classmethod
-    def at(cls, log_dir: str) -> LogDirectory:
-        """Open and walk ``log_dir``. Raises :class:`LogDirectoryError`."""
+    def at(cls, log_dir: str, *, walk: bool = True) -> LogDirectory:
+        """Open and walk ``log_dir``. Raises :class:`LogDirectoryError`.
+
+        Without ``walk`` nothing is listed: the door alone, for whoever knows
+        what stands behind it and only wants to read files by their paths.
+        """
         if not log_dir.strip():
             raise LogDirectoryError("log_dir_blank", "the log directory is not given")
         path = log_dir
@@ -290,8 +303,9 @@ class LogDirectory:
                 "log_dir_unreadable", f"{path}: {error.strerror or error}"
             ) from None
         try:
-            os.listdir(fd)
-            return cls(path, fd)
+            if walk:
+                os.listdir(fd)
+            return cls(path, fd, walk=walk)
         except OSError as error:
             os.close(fd)
             raise LogDirectoryError(
@@ -307,6 +321,18 @@ class LogDirectory:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def release(self) -> None:
+        """Close the directory that was kept open: the next path is followed from the top."""
+        self._drop_directory()
+
+    def stands_at(self, log_dir: str) -> bool:
+        """Is the directory that is open still the one that stands at ``log_dir``?"""
+        try:
+            found, own = os.lstat(log_dir), os.fstat(self._fd)
+        except (OSError, ValueError):
+            return False
+        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
     def __enter__(self) -> LogDirectory:
         return self
@@ -437,12 +463,14 @@ class LogDirectory:
         """Open a regular file of the walk for positioned reads.
 
         Raises :class:`UnreadableError` when it is gone, not regular, exchanged
-        since the walk, or not readable.
+        since the walk, or not readable, and for a path that leads elsewhere.
         """
         entry = self._by_path.get(path)
         kind = entry.kind if entry else None
         parts = tuple(path.split("/"))
         try:
+            if "\0" in path or not all(part and part not in {".", ".."} for part in parts):
+                raise OSError(errno.EINVAL, "not a path below the log directory")
             directory = self._directory(parts[:-1])
             before = os.lstat(parts[-1], dir_fd=directory)
             if not stat.S_ISREG(before.st_mode):

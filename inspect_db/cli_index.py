@@ -501,8 +501,9 @@ def _show(columns: Sequence[str], rows: Iterable[Sequence[SqlValue]]) -> None:
 
 def register(group: click.Group) -> None:
     """Add the commands to ``inspect-db``."""
-    from inspect_db import cli
+    from inspect_db import cli, cli_serve
 
+    cli_serve.register(group)
     group.add_command(cli.config_option(cli.as_of_option(build_command)))
     for command in (query_command, queries_command, digest_command, shell_command):
         group.add_command(command)

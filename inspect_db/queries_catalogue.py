@@ -83,8 +83,13 @@ def _value(parameter: Parameter, text: str | None) -> SqlValue:
         return None
     if not parameter.integer:
         return name(text)
+    return integer(f"parameter {parameter.name}", text)
+
+
+def integer(what: str, text: str) -> SqlValue:
+    """A number that was given as text, as it is stored. Raises :class:`QueryError`."""
     if not (text.isascii() and text.isdigit()) or len(text) > 20:
-        raise QueryError(f"parameter {parameter.name} needs a number, not {text[:40]!r}")
+        raise QueryError(f"{what} needs a number, not {text[:40]!r}")
     return number(int(text))
 
 

@@ -138,7 +138,7 @@ create table files (
 --   block: Number of the block, from 0.
 --   sha256: SHA-256 of its bytes.
 create table file_blocks (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     block integer not null,
     position integer not null,
     length integer not null,
@@ -233,7 +233,7 @@ create table partitions (
 --   missing_offsets: Offsets between previous_last and first_offset.
 --   unreachable_records: Complete records behind damage.
 create table segments (
-    file_id integer primary key references files,
+    file_id integer primary key references files (file_id),
     topic any not null,
     partition any not null,
     base_offset any not null,
@@ -256,7 +256,7 @@ create table segments (
 -- table unreachable_runs: Runs of complete frames behind damage; evidence, never state.
 --   records: Frames in the run.
 create table unreachable_runs (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     length integer not null,
     records integer not null,
@@ -275,7 +275,7 @@ create table unreachable_runs (
 --   control: Commit and abort markers.
 --   unreachable: Records behind damage.
 create table segment_sums (
-    file_id integer primary key references files,
+    file_id integer primary key references files (file_id),
     records integer not null,
     bytes integer not null,
     payload_bytes integer not null,
@@ -292,7 +292,7 @@ create table segment_sums (
 --   payload_bytes: Bytes of its payload.
 create table largest_records (
     rank integer primary key,
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     length integer not null,
     topic any not null,
@@ -305,7 +305,7 @@ create table largest_records (
 --   index_finding_id: Place in the order of findings.
 create table index_findings (
     index_finding_id integer primary key,
-    file_id integer references files,
+    file_id integer references files (file_id),
     position integer,
     length integer,
     code text not null,

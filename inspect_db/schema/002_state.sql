@@ -6,7 +6,7 @@
 --   key: Key of the disk record.
 --   payload: Beginning of a payload that was not accepted.
 create table consumer_records (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     length integer not null,
     log_partition integer not null,
@@ -28,7 +28,7 @@ create table consumer_records (
 --   timestamp: When it was written; decides nothing.
 --   canonical: Canonical encoding with the zero time: equal for the same record.
 create table lifecycle_records (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     length integer not null,
     log_partition integer not null,
@@ -55,7 +55,7 @@ create index lifecycle_records_by_group on lifecycle_records (group_name, epoch)
 --   previous_revision: Revision before this one in the same (group, topic, epoch).
 --   revision_step: revision minus previous_revision; null for the first.
 create table offset_snapshots (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     length integer not null,
     log_partition integer not null,
@@ -80,7 +80,7 @@ create index offset_snapshots_by_group on offset_snapshots (group_name, topic, e
 --   previous_offset: Offset of this partition in the revision before.
 --   change: item_offset minus previous_offset; TEXT with a sign where it does not fit 64 bits.
 create table offset_snapshot_items (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     item_partition integer not null,
     item_offset any not null,
@@ -93,7 +93,7 @@ create table offset_snapshot_items (
 --   topic: Topic that the offsets are for.
 --   item_partition: Partition; -1 says that the topic is known and has no offsets.
 create table initial_offsets (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     topic any not null,
     revision any not null,
@@ -163,7 +163,7 @@ create table replayed_offsets (
 --   salvage: 1 for a good frame behind a problem; evidence, never state.
 create table journal_frames (
     position integer primary key,
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     length integer not null,
     version integer not null,
     kind text not null,
@@ -286,7 +286,7 @@ create table producer_runs (
 --   difference: stored minus actual.
 create table checkpoints (
     path any not null primary key,
-    file_id integer references files,
+    file_id integer references files (file_id),
     kind text not null,
     topic any not null,
     partition any,
@@ -315,7 +315,7 @@ create table aggregates (
 --   found: Version that stands there.
 create table aggregate_gaps (
     gap_id integer primary key,
-    file_id integer references files,
+    file_id integer references files (file_id),
     position integer,
     length integer,
     topic any not null,
@@ -331,7 +331,7 @@ create table aggregate_gaps (
 --   payload_bytes: Bytes of the saved state.
 --   current: 1 for the one that counts for its key.
 create table aggregate_snapshots (
-    file_id integer not null references files,
+    file_id integer not null references files (file_id),
     position integer not null,
     length integer not null,
     topic any not null,
@@ -370,12 +370,12 @@ create table finding_codes (
 --   detail: Facts behind the message, as a JSON object.
 create table findings (
     finding_id integer primary key,
-    code text not null references finding_codes,
+    code text not null references finding_codes (code),
     severity text not null,
     effect text not null,
     step integer,
     path any not null,
-    file_id integer references files,
+    file_id integer references files (file_id),
     position integer,
     length integer,
     message any not null,
@@ -405,7 +405,7 @@ create table recovery_actions (
     step integer not null,
     kind text not null,
     path any not null,
-    file_id integer references files,
+    file_id integer references files (file_id),
     position integer,
     message any not null,
     detail text not null

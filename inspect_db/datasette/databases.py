@@ -1,0 +1,255 @@
+"""Which databases are indexes, and how they are opened.
+
+An index is told by its file header (application id), its release by the schema
+version beside it; other databases are none of our business.
+
+Datasette keeps connections open. A build or an update puts a new file in the
+place of the old one, and a connection would go on showing the old rows.
+:class:`IndexDatabase` looks at the file before each use and opens it anew when
+another stands there, so that nobody looks at yesterday's rows.
+
+Whoever asks may only read: the file is opened ``mode=ro``, and an authorizer
+refuses everything but reading this one file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from datasette.database import Database, connections
+
+from inspect_db import functions
+from inspect_db.datasette.addresses import typed_name
+from inspect_db.index import APPLICATION_ID, SCHEMA_VERSION
+from inspect_db.queries_catalogue import QueryError, integer
+from inspect_db.reading import Door, ReadRefused
+from inspect_db.values import SqlValue
+
+#: Name of the plugin: that of the distribution, as Datasette has it.
+PLUGIN: Final = "cursus-storage"
+_MAGIC: Final = b"SQLite format 3\0"
+#: What a reader does; everything else is refused.
+_ALLOWED: Final = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+    sqlite3.SQLITE_TRANSACTION,
+}
+#: Functions of SQLite, or of its shell, that reach beyond the database.
+_FORBIDDEN_FUNCTIONS: Final = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
+#: What Datasette itself reads by pragma.
+_PRAGMAS: Final = {
+    *("database_list", "foreign_key_list", "function_list", "index_info", "index_list"),
+    *("index_xinfo", "max_page_count", "page_count", "page_size", "schema_version"),
+    *("table_info", "table_xinfo", "table_list", "application_id", "user_version"),
+    *("encoding", "compile_options", "recursive_triggers", "cache_size", "query_only"),
+}
+#: Of these the value may be set: it concerns the connection only.
+_SETTABLE: Final = {"cache_size", "recursive_triggers", "query_only"}
+_TABLE_PRAGMAS: Final = {
+    *("foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_xinfo"),
+}
+Signature = tuple[int, int, int, int]
+
+
+def signature(path: str) -> Signature | None:
+    """What tells one file at ``path`` from another; ``None`` when there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+_versions: dict[str, tuple[Signature, int | None]] = {}
+
+
+def index_version(path: str | None) -> int | None:
+    """Schema version of the index at ``path``; ``None`` when no index stands there."""
+    seen = signature(str(path)) if path else None
+    if path is None or seen is None:
+        return None
+    path = str(path)
+    known = _versions.get(path)
+    if known is None or known[0] != seen:
+        known = _versions[path] = (seen, _read_version(path))
+    return known[1]
+
+
+def _read_version(path: str) -> int | None:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(100)
+    except OSError:
+        return None
+    if head[:16] != _MAGIC or head[68:72] != APPLICATION_ID.to_bytes(4, "big"):
+        return None
+    return int.from_bytes(head[60:64], "big")
+
+
+def is_index(datasette: Any, name: str) -> bool:
+    """Is the database of this name an index that this release reads?"""
+    database = datasette.databases.get(name)
+    return database is not None and index_version(database.path) == SCHEMA_VERSION
+
+
+def indexes(datasette: Any) -> Iterator[tuple[str, Any]]:
+    """Name and database of each index that this release reads."""
+    for name, database in datasette.databases.items():
+        if index_version(database.path) == SCHEMA_VERSION:
+            yield name, database
+
+
+class IndexConnection(sqlite3.Connection):
+    """A connection that knows which file it reads, and why a function refused."""
+
+    seen: Signature | None = None
+    refusal: str | None = None
+
+
+class _OtherFileError(Exception):
+    """Another file stands in the place of the one that is open."""
+
+
+class IndexDatabase(Database):  # type: ignore[misc]  # Datasette has no types
+    """An index in Datasette: read-only, and always the file that stands there now."""
+
+    def connect(self, write: bool = False) -> sqlite3.Connection:
+        """Open the file for reading; nothing is ever written."""
+        if write:
+            raise sqlite3.OperationalError("an index is read-only")
+        seen = signature(self.path)
+        connection = sqlite3.connect(
+            f"file:{quote(os.path.abspath(self.path))}?mode=ro",
+            uri=True,
+            check_same_thread=False,
+            factory=IndexConnection,
+        )
+        connection.seen = seen
+        self._all_file_connections.append(connection)
+        return connection
+
+    async def execute_fn(self, fn: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Run ``fn`` on a connection to the file that stands there now."""
+        for _ in range(4):
+            try:
+                return await super().execute_fn(partial(self._checked, fn))
+            except _OtherFileError:
+                continue
+        raise sqlite3.OperationalError("the index is being replaced again and again")
+
+    def _checked(self, fn: Callable[[Any], Any], connection: Any) -> Any:
+        now = signature(self.path)
+        own = isinstance(connection, IndexConnection)
+        # A file that is gone is shown while it is open: Datasette asks every
+        # database for its schema on every page, also on those of others.
+        if not own or (now is not None and connection.seen != now):
+            self._forget(connection)
+            raise _OtherFileError
+        connection.refusal = None
+        try:
+            answer = fn(connection)
+        except Exception:
+            if connection.refusal is None:
+                raise
+        if connection.refusal is not None:
+            raise sqlite3.OperationalError(connection.refusal) from None
+        return answer
+
+    def _forget(self, connection: sqlite3.Connection) -> None:
+        """Datasette opens a new connection the next time; runs in the thread that has this one."""
+        if getattr(connections, self.name, None) is connection:
+            delattr(connections, self.name)
+        if getattr(self, "_read_connection", None) is connection:
+            self._read_connection: Any = None
+        if connection in self._all_file_connections:
+            self._all_file_connections.remove(connection)
+        self.cached_hash = self.cached_size = self._cached_table_counts = None
+        connection.close()
+
+
+def adopt(datasette: Any) -> None:
+    """Open every index among the databases as :class:`IndexDatabase`."""
+    for name, database in list(datasette.databases.items()):
+        if isinstance(database, IndexDatabase) or index_version(database.path) is None:
+            continue
+        own = IndexDatabase(datasette, path=database.path, is_mutable=database.is_mutable)
+        datasette.remove_database(name)
+        datasette.add_database(own, name=name, route=database.route)
+
+
+# -- connections -----------------------------------------------------------------------------
+
+
+def prepare(connection: Any, datasette: Any, name: str) -> None:
+    """Functions and limits of a connection to an index; others stay as they are."""
+    database = datasette.databases.get(name)
+    if database is None or index_version(database.path) is None:
+        return
+    evidence = evidence_of(datasette, name)
+    functions.register(
+        connection, Door(evidence) if evidence else None, partial(_create, connection)
+    )
+    _create(connection, "cursus_name", given_name, 1)
+    _create(connection, "cursus_number", given_number, 2)
+    connection.execute("pragma query_only = 1")
+    connection.set_authorizer(_authorize)
+
+
+def evidence_of(datasette: Any, name: str) -> str | None:
+    """The directory that the configuration names for this database."""
+    config = datasette.plugin_config(PLUGIN, database=name) or {}
+    evidence = config.get("evidence")
+    return str(evidence) if evidence else None
+
+
+def _create(connection: Any, name: str, function: Callable[..., Any], arguments: int) -> None:
+    """A function whose refusals are told in its own words."""
+
+    def told(*values: Any) -> Any:
+        try:
+            return function(*values)
+        except (ReadRefused, QueryError) as error:
+            if not isinstance(connection, IndexConnection):
+                raise
+            # What a function raises would be printed, and its words would be lost.
+            connection.refusal = connection.refusal or str(error)
+            connection.interrupt()
+            return None
+
+    connection.create_function(name, arguments, told)
+
+
+def _authorize(
+    action: int, first: str | None, second: str | None, database: str | None, _: str | None
+) -> int:
+    if action == sqlite3.SQLITE_FUNCTION:
+        return (
+            sqlite3.SQLITE_DENY
+            if (second or "").lower() in _FORBIDDEN_FUNCTIONS
+            else sqlite3.SQLITE_OK
+        )
+    if action == sqlite3.SQLITE_PRAGMA:
+        name = (first or "").lower()
+        settable = second is None or name in _SETTABLE or name in _TABLE_PRAGMAS
+        return sqlite3.SQLITE_OK if name in _PRAGMAS and settable else sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+
+
+# -- what people type into a form --------------------------------------------------------------
+
+
+def given_name(text: Any) -> SqlValue:
+    """A name as our pages show it, as the index stores it; null for nothing."""
+    return typed_name(str(text)) if text not in {None, ""} else None
+
+
+def given_number(text: Any, default: Any) -> SqlValue:
+    """A number, or the default for nothing. Raises :class:`QueryError`."""
+    return integer("a parameter", str(text)) if text not in {None, ""} else default

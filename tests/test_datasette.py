@@ -157,7 +157,7 @@ def test_a_replaced_index_is_noticed(tmp_path: Path) -> None:
     load.build(str(other), str(index), options)
     assert own.rows("index", sql) == [["refuses"]]
     index.unlink()
-    assert own.json("/-/databases.json"), "the pages of other databases go on"
+    assert own.json("/-/versions.json"), "the pages of other databases go on"
 
 
 def test_an_index_takes_the_place_of_one_of_another_version(tmp_path: Path) -> None:

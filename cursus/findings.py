@@ -1838,6 +1838,132 @@ _add(
     ]
 )
 
+# -- requests to a store (manifest.md section 5, journal.md section 1.7) ------
+_add(
+    [
+        FindingCode(
+            "topic_not_found",
+            "error",
+            "ignores",
+            None,
+            "There is no topic of that name.",
+            "Look at the list of topics; a topic that is being truncated is none until that is done.",
+        ),
+        FindingCode(
+            "topic_name_reserved_by_broker",
+            "error",
+            "ignores",
+            None,
+            "The name belongs to a file of the broker.",
+            "Choose another name; nothing was changed.",
+        ),
+        FindingCode(
+            "topic_storage_without_definition",
+            "error",
+            "ignores",
+            None,
+            "Files of a topic that nobody declares stand where a new one would go.",
+            "Delete the topic once more to finish its removal, or move what stands there away.",
+        ),
+        FindingCode(
+            "topic_storage_declared",
+            "error",
+            "ignores",
+            None,
+            "The directory belongs to a declared topic, so it is no leftover.",
+            "Delete the topic itself.",
+        ),
+        FindingCode(
+            "topic_storage_write_failed",
+            "error",
+            "ignores",
+            None,
+            "The directory or the empty logs of a topic could not be made; what was made is removed again.",
+            "Look at free space and permissions of the log directory, then ask again.",
+        ),
+        FindingCode(
+            "topic_lifecycle_in_progress",
+            "error",
+            "ignores",
+            None,
+            "The topic is being deleted or truncated.",
+            "Ask again when that is done.",
+        ),
+        FindingCode(
+            "topic_lifecycle_pending",
+            "error",
+            "ignores",
+            None,
+            "A truncation of the topic is decided and not finished.",
+            "Truncate again with the same revision, or restart: a start finishes it.",
+        ),
+        FindingCode(
+            "topic_revision_conflict",
+            "error",
+            "ignores",
+            None,
+            "The topic is at another revision than the request expects.",
+            "Read the topic, decide anew, and ask with its revision.",
+        ),
+        FindingCode(
+            "lifecycle_counter_overflow",
+            "error",
+            "ignores",
+            None,
+            "Revision or lifecycle epoch of a topic cannot grow any more.",
+            "Create another topic; nothing was changed.",
+        ),
+        FindingCode(
+            "internal_topic_delete_forbidden",
+            "error",
+            "ignores",
+            None,
+            "__consumer_offsets cannot be deleted.",
+            "Nothing: groups are removed one by one.",
+        ),
+        FindingCode(
+            "internal_topic_truncate_forbidden",
+            "error",
+            "ignores",
+            None,
+            "__consumer_offsets cannot be truncated.",
+            "Nothing: groups are removed one by one.",
+        ),
+        FindingCode(
+            "manifest_write_failed",
+            "error",
+            "ignores",
+            None,
+            "The manifest could not be written; the one before counts.",
+            "Look at free space and permissions of the log directory, then ask again.",
+        ),
+        FindingCode(
+            "topic_referenced",
+            "error",
+            "ignores",
+            None,
+            "An unfinished transaction refers to the topic.",
+            "End that transaction first.",
+        ),
+        FindingCode(
+            "journal_write_unavailable",
+            "error",
+            "ignores",
+            None,
+            "The journal could not be written; what was acknowledged before is safe.",
+            "Look at free space and at the device. Ask again; if it stays, restart.",
+        ),
+        FindingCode(
+            "txn_marker_invalid",
+            "error",
+            "ignores",
+            None,
+            "The marker of a transaction cannot be written.",
+            "Keep the directory: the commit is decided and cannot be carried out.",
+        ),
+    ]
+)
+
 # -- entries of the directory, reading, use (journal.md section 8, README) ---
 _add(
     [

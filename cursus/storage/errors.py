@@ -54,3 +54,8 @@ class ReadError(StoreError):
 
 class RefusedError(StoreError):
     """A store that does not open; nothing was changed."""
+
+
+def reason(error: OSError) -> str:
+    """The system's words for an error, without its number and path."""
+    return error.strerror or str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 from storage_help import judge_log, tree
 from test_segment_vectors import LOGS, OVERRIDES, SEGMENTS, WRITING
 
+from cursus import layout
 from cursus.findings import CATALOGUE
 from cursus.formats.record import Record
 from cursus.storage.durable import real_file_system
-from cursus.storage.errors import RefusedError
+from cursus.storage.errors import RefusedError, WriteRefusedError
 from cursus.storage.log_settings import LogSettings
 from cursus.storage.partition_log import PartitionStore
 
@@ -93,8 +95,6 @@ def test_files_after(case: dict[str, Any], log_dir: Path) -> None:
     """After opening, the action if there is one, and closing."""
     if not wanted_opening(case)["opens"]:
         pytest.skip("refused: test_opening holds its files to be unchanged")
-    if set(case) & PENDING:
-        pytest.skip("retention, compaction and truncation come next")
     store = open_store(case, log_dir)
     for member, action in ACTIONS.items():
         if member in case:
@@ -111,9 +111,48 @@ def append(store: PartitionStore, case: dict[str, Any], log_dir: Path) -> None:
     assert store.leo == store.hwm == case["append"]["next_offset"]
 
 
-ACTIONS = {"append": append}
-PENDING = {"compaction", "retention", "truncate"}
+def compact(store: PartitionStore, case: dict[str, Any], log_dir: Path) -> None:
+    expected = dict(case["compaction"])
+    offsets = expected.pop("offsets_after")
+    result = store.compact()
+    assert result.warning is None
+    assert {name: getattr(result, name) for name in expected} == expected
+    assert [item.offset for item in store.records()] == offsets
+
+
+def truncate(store: PartitionStore, case: dict[str, Any], log_dir: Path) -> None:
+    expected = case["truncate"]
+    before = store.segments, store.leo
+    if expected["ok"]:
+        assert store.truncate(expected["truncate_to"]) == (expected["truncate_to"] != before[1])
+    else:
+        with pytest.raises(WriteRefusedError) as refused:
+            store.truncate(expected["truncate_to"])
+        assert refused.value.code == expected["error_code"]
+        assert (store.segments, store.leo) == before
+    assert store.leo == store.hwm == store.flushed == expected["next_offset"]
+    assert list(store.segments) == expected["segments"]
+
+
+def retain(store: PartitionStore, case: dict[str, Any], log_dir: Path) -> None:
+    expected = case["retention"]
+    for base in expected.get("aged_segments", []):
+        log = log_dir / case["topic"] / layout.segment_log(case["partition"], base)
+        age = log.stat().st_mtime_ns - 2 * HOUR_NS
+        os.utime(log, ns=(age, age))
+    before = store.segments
+    result = store.apply_retention()
+    assert result.failure is None
+    assert list(result.removed) == [base for base in before if base not in expected["segments"]]
+    assert list(store.segments) == expected["segments"]
+    assert store.log_start == expected["first_offset"]
+    for base in store.segments[:-1]:
+        log = log_dir / case["topic"] / layout.segment_log(case["partition"], base)
+        assert log.stat().st_mode & 0o777 == 0o400
+
+
+ACTIONS = {"append": append, "compaction": compact, "truncate": truncate, "retention": retain}
 
 
 def test_every_member_about_writing_is_judged() -> None:
-    assert set(WRITING) == {"config", "files_after", "after_dir", *ACTIONS, *PENDING}
+    assert set(WRITING) == {"config", "files_after", "after_dir", *ACTIONS}

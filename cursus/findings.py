@@ -2012,6 +2012,148 @@ _add(
     ]
 )
 
+# -- requests to consumer groups (consumer-metadata.md section 7) ---------------
+_add(
+    [
+        FindingCode(
+            "empty_name",
+            "error",
+            "ignores",
+            None,
+            "A name is empty.",
+            "Give a topic and a group.",
+        ),
+        FindingCode(
+            "invalid_group_name",
+            "error",
+            "ignores",
+            None,
+            "A name is not UTF-8, holds a NUL or is too long: its key would not be that of its payload.",
+            "Choose another name; nothing was written.",
+        ),
+        FindingCode(
+            "invalid_partition_count",
+            "error",
+            "ignores",
+            None,
+            "A group was to be registered with an impossible number of partitions.",
+            "Register it with the partition count of its topic.",
+        ),
+        FindingCode(
+            "topic_mismatch",
+            "error",
+            "ignores",
+            None,
+            "The group belongs to another topic.",
+            "Use another group, or delete this one first.",
+        ),
+        FindingCode(
+            "group_partition_count_mismatch",
+            "error",
+            "ignores",
+            None,
+            "The group is registered with another number of partitions.",
+            "Delete the group and register it anew; its offsets go with it.",
+        ),
+        FindingCode(
+            "group_not_found",
+            "error",
+            "ignores",
+            None,
+            "There is no such group.",
+            "Register it first.",
+        ),
+        FindingCode(
+            "group_has_active_members",
+            "error",
+            "ignores",
+            None,
+            "The group has members.",
+            "Stop them first.",
+        ),
+        FindingCode(
+            "group_epoch_overflow",
+            "error",
+            "ignores",
+            None,
+            "The lifecycle epoch of a group cannot grow any more.",
+            "Use another group; nothing was written.",
+        ),
+        FindingCode(
+            "group_incarnation_mismatch",
+            "error",
+            "ignores",
+            None,
+            "Offsets of a transaction were staged in another life of their group, or in none that is known.",
+            "Keep the directory: the commit is decided and its offsets cannot be placed. Restore a complete backup of one moment, or clean bootstrap.",
+        ),
+        FindingCode(
+            "invalid_partition",
+            "error",
+            "ignores",
+            None,
+            "The partition is not one that the group was registered with.",
+            "Commit for partitions of the registration only.",
+        ),
+        FindingCode(
+            "invalid_offset",
+            "error",
+            "ignores",
+            None,
+            "The offset does not fit 64 bits.",
+            "Commit the offset of the next record to read.",
+        ),
+        FindingCode(
+            "duplicate_partition",
+            "error",
+            "ignores",
+            None,
+            "A batch names a partition twice.",
+            "Send one offset for each partition.",
+        ),
+        FindingCode(
+            "offset_regression",
+            "error",
+            "ignores",
+            None,
+            "The offset is below the committed one.",
+            "Nothing: committed offsets never go back.",
+        ),
+        FindingCode(
+            "offset_revision_overflow",
+            "error",
+            "ignores",
+            None,
+            "The snapshot revision of a group cannot grow any more.",
+            "Use another group; nothing was written.",
+        ),
+        FindingCode(
+            "append_failed",
+            "error",
+            "ignores",
+            None,
+            "Committed offsets could not be written; those before count.",
+            "Ask again after a restart: until then the partition takes nothing.",
+        ),
+        FindingCode(
+            "registration_write_failed",
+            "error",
+            "ignores",
+            None,
+            "The registration of a group could not be written.",
+            "Ask again after a restart: until then the partition takes nothing.",
+        ),
+        FindingCode(
+            "tombstone_write_failed",
+            "error",
+            "ignores",
+            None,
+            "The tombstone of a group could not be written; the group lives.",
+            "Ask again after a restart: until then the partition takes nothing.",
+        ),
+    ]
+)
+
 # -- entries of the directory, reading, use (journal.md section 8, README) ---
 _add(
     [

@@ -46,6 +46,8 @@ from cursus.formats import topic_manifest as tm
 from cursus.formats.canonical_json import UINT64
 from cursus.formats.topic_manifest import TopicDefinition
 from cursus.layout import FileClass, FileKind
+from cursus.replay.interfaces import SegmentRef, SegmentScan
+from cursus.replay.segments import PartitionLog
 from cursus.replay.topics import ManifestReplay, TopicsReplay
 from cursus.storage.durable import FileSystem
 from cursus.storage.errors import StoreError, reason
@@ -70,12 +72,40 @@ class TopicLimits:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """What a create request did. ``opened``: partitions that are new and empty."""
+    """What a create request did. ``opened``: partitions that are new (:func:`empty_log`)."""
 
     definition: TopicDefinition
     created: bool
     changed: bool
     opened: range
+
+
+def empty_log(topic: str, partition: int) -> PartitionLog:
+    """What a plan would find in a partition that was just made: one empty log, base 0.
+
+    For whoever opens the partitions of :attr:`TopicChange.opened`, and those of a
+    topic after its truncation.
+    """
+    internal = topic == layout.INTERNAL_TOPIC
+    path = layout.topic_file(topic, layout.segment_log(partition, 0))
+    ref = SegmentRef(path, topic, partition, 0, 0, True, False, False, internal)
+    scan = SegmentScan(ref, "clean", 0, None, None, 0, 0, ())
+    return PartitionLog(
+        topic=topic,
+        partition=partition,
+        internal=internal,
+        log_start=0,
+        first_offset=None,
+        log_end=0,
+        next_offset=0,
+        record_count=0,
+        segments=(scan,),
+        deleted=(),
+        findings=(),
+        cut=None,
+        readable=True,
+        damaged=False,
+    )
 
 
 class ManifestStore:

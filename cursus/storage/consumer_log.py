@@ -1,0 +1,389 @@
+"""Consumer groups as records of ``__consumer_offsets``: what is written, and when it counts.
+
+One accepted operation is one record: a registration, a complete snapshot of the
+offsets of one (group, topic), or a tombstone. The record is appended to the
+partition of its key and is on the disk before memory changes and before the
+call returns; a call that changes nothing writes nothing. What is written is
+what replay would accept: epochs go up with each life of a group, revisions with
+each snapshot of a life, offsets never back.
+
+An append that failed may be on the disk all the same. The next record of that
+key would have the same epoch or revision, so it may go only where the failed one
+went, to a partition that takes nothing until restart, even when the topic has
+grown since and the key belongs elsewhere.
+
+Members, generations and ownership are the coordinator's: it checks them first.
+Calls for **one group need a lock of that group**. ``register``, ``delete_group``,
+``forget_topic`` and ``grow_if_due`` also need **the broker's group lock**, which
+serialises lives of groups; commits of different groups may run at once.
+
+Source: consumer-metadata.md sections 1, 2.5, 7, 11 (7); README.md decisions 6, 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from cursus import layout
+from cursus.findings import FormatError
+from cursus.formats import consumer_metadata as cm
+from cursus.formats.canonical_json import INT64, UINT64
+from cursus.formats.consumer_metadata import ConsumerRecord, OffsetItem
+from cursus.formats.record import Record
+from cursus.replay.consumer_groups import ConsumerResult, GroupState
+from cursus.storage.errors import StoreError, WriteRefusedError, reason
+
+#: Longest name of a group, in bytes of UTF-8.
+MAX_GROUP_NAME_BYTES: Final = 1024
+
+#: Append one record to a partition of the internal topic; its offset, when it is on the disk.
+Append = Callable[[int, Record], int]
+#: Grow the internal topic to a number of partitions, open them, return how many there are.
+Grow = Callable[[int], int]
+#: Nanoseconds since the zero time (``cursus.formats.timestamps``).
+Clock = Callable[[], int]
+
+
+class ConsumerLog:
+    """Live groups and their committed offsets, each change of them durable.
+
+    ``replayed``: what the plan found (copied). ``partitions``: of the internal
+    topic, as it is open now.
+    """
+
+    def __init__(
+        self,
+        replayed: ConsumerResult,
+        partitions: int,
+        append: Append,
+        *,
+        clock: Clock,
+        grow: Grow | None = None,
+    ) -> None:
+        self._groups = {name: _copy(group) for name, group in replayed.groups.items()}
+        #: Highest epoch in any record of a group, snapshots and tombstones included.
+        self._epochs = {name: floor - 1 for name, floor in replayed.floors.items()}
+        for name, epoch in replayed.epochs.items():
+            self._epochs[name] = max(epoch, self._epochs.get(name, 0))
+        self._append = append
+        self._grow = grow
+        self._clock = clock
+        self._wanted = partitions
+        self._pinned: dict[str, int] = {}
+        #: Partitions of the internal topic that new records are spread over.
+        self.partitions = partitions
+        #: Why the internal topic did not grow when it should have; commits go on.
+        self.growth_warning: str | None = None
+
+    # -- what there is ---------------------------------------------------------------
+
+    @property
+    def groups(self) -> Mapping[str, GroupState]:
+        """Live groups by name. Offsets are the next ones to read."""
+        return MappingProxyType(self._groups)
+
+    def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """The committed offset; ``None`` when nothing was committed there, 0 included.
+
+        Raises :class:`StoreError` ``group_not_found``. The partition is not checked.
+        """
+        return self._require(group).offsets.get(topic, {}).get(partition)
+
+    def epoch(self, group: str) -> int:
+        """Highest epoch that any record of the group has, 0 for an unknown one."""
+        return self._epochs.get(group, 0)
+
+    def references(self, topic: str) -> list[str]:
+        """Live groups on ``topic``, or with offsets of it; by the bytes of their names."""
+        return sorted(
+            (
+                group.name
+                for group in self._groups.values()
+                if group.topic == topic or group.offsets.get(topic)
+            ),
+            key=_order,
+        )
+
+    # -- lives of groups ---------------------------------------------------------------
+
+    def register(self, topic: str, group: str, partition_count: int) -> bool:
+        """Register a group; False when it is registered already, just so (section 7.1).
+
+        Raises :class:`StoreError`; then nothing has changed.
+        """
+        if not topic or not group:
+            raise StoreError("empty_name", "topic and group names must not be empty")
+        if not 0 < partition_count <= INT64[1]:
+            raise StoreError(
+                "invalid_partition_count", f"invalid partition count: {partition_count}"
+            )
+        known = self._groups.get(group)
+        if known is not None:
+            _same(known, topic, partition_count)
+            return False
+        _check_name(group, MAX_GROUP_NAME_BYTES)
+        _check_name(topic, UINT64[1])
+        epoch = self._next_epoch(group)
+        record = ConsumerRecord(
+            cm.REGISTRATION,
+            group,
+            epoch,
+            topic=topic,
+            partition_count=partition_count,
+            timestamp=self._clock(),
+        )
+        self._write(record, "registration_write_failed", "persist group registration: ")
+        self._epochs[group] = epoch
+        self._groups[group] = GroupState(group, topic, partition_count, epoch)
+        self.grow_if_due()
+        return True
+
+    def delete_group(self, group: str, *, active_members: int = 0) -> bool:
+        """Write the tombstone of a group; False when there is no such group (section 7.2).
+
+        Raises :class:`StoreError`; then nothing has changed.
+        """
+        if not group:
+            raise StoreError("empty_name", "group name must not be empty")
+        known = self._groups.get(group)
+        if known is None:
+            return False
+        if active_members:
+            raise StoreError(
+                "group_has_active_members",
+                f"cannot delete group {cm.quoted(group)} with active members",
+                group=group,
+            )
+        epoch = self._next_epoch(group)
+        record = ConsumerRecord(
+            cm.TOMBSTONE, group, epoch, topic=known.topic, timestamp=self._clock()
+        )
+        self._write(record, "tombstone_write_failed", "persist group tombstone: ")
+        self._epochs[group] = epoch
+        del self._groups[group]
+        self.grow_if_due()
+        return True
+
+    def forget_topic(self, topic: str) -> list[str]:
+        """Delete every group that refers to a deleted or truncated topic (section 7.5).
+
+        Returns their names. Raises :class:`StoreError`; it may be called again.
+        """
+        found = self.references(topic)
+        for group in found:
+            self.delete_group(group)
+        return found
+
+    def grow_if_due(self) -> None:
+        """Grow the internal topic when there are groups enough; a failure is no error."""
+        wanted = cm.internal_partitions(len(self._groups))
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        if self._grow is None or wanted <= self.partitions:
+            return
+        try:
+            self.partitions = self._grow(wanted)
+            self.growth_warning = None
+        except (StoreError, FormatError, OSError) as error:
+            self.growth_warning = f"{layout.INTERNAL_TOPIC} did not grow: {error}"
+
+    def _next_epoch(self, group: str) -> int:
+        epoch = self._epochs.get(group, 0)
+        if epoch >= UINT64[1]:
+            raise StoreError("group_epoch_overflow", "group lifecycle epoch overflow", group=group)
+        return epoch + 1
+
+    # -- offsets ---------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, partition: int, offset: int) -> bool:
+        """Commit one offset; False when it is committed already (section 7.3).
+
+        Raises :class:`StoreError`; then nothing has changed.
+        """
+        known = self._require(group)
+        _check_topic(known, topic)
+        _check_partition(known, partition)
+        now = known.offsets.get(topic, {})
+        _check_offset(known, topic, now, partition, offset)
+        if now.get(partition) == offset:
+            return False
+        self._snapshot(known, topic, {**now, partition: offset})
+        return True
+
+    def commit_batch(self, group: str, topic: str, offsets: Iterable[tuple[int, int]]) -> bool:
+        """Commit (partition, offset) pairs of one topic, all or none (section 7.4).
+
+        False when nothing differs. Raises :class:`StoreError`; then nothing has changed.
+        """
+        items = list(offsets)
+        if not items:
+            return False
+        known = self._require(group)
+        _check_topic(known, topic)
+        now = known.offsets.get(topic, {})
+        given: dict[int, int] = {}
+        for partition, offset in items:
+            if partition in given:
+                raise StoreError(
+                    "duplicate_partition",
+                    f"ERROR: duplicate_partition partition={partition} group={group} topic={topic}",
+                    group=group,
+                )
+            _check_offset(known, topic, now, partition, offset)
+            given[partition] = offset
+        for partition in given:
+            _check_partition(known, partition)
+        if all(now.get(partition) == offset for partition, offset in given.items()):
+            return False
+        self._snapshot(known, topic, {**now, **given})
+        return True
+
+    def commit_prepared(
+        self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int
+    ) -> bool:
+        """Apply the staged offsets of a commit that is decided (section 7.7).
+
+        An offset below the committed one is left as it is, so a repeat changes
+        nothing. ``registration_epoch`` is the life of the group that staged them:
+        another life, or none (0), is refused.
+        """
+        known = self._groups.get(group)
+        if known is None or registration_epoch == 0 or registration_epoch != known.epoch:
+            raise StoreError(
+                "group_incarnation_mismatch",
+                f"prepared transaction group incarnation mismatch group={group} "
+                f"epoch={registration_epoch}",
+                group=group,
+                epoch=registration_epoch,
+            )
+        now = known.offsets.get(topic, {})
+        raised = [(p, max(offset, now.get(p, 0))) for p, offset in sorted(offsets.items())]
+        return self.commit_batch(group, topic, raised)
+
+    def _snapshot(self, group: GroupState, topic: str, offsets: dict[int, int]) -> None:
+        revision = group.revisions.get(topic, 0)
+        if revision >= UINT64[1]:
+            raise StoreError(
+                "offset_revision_overflow", "offset revision overflow", group=group.name
+            )
+        record = ConsumerRecord(
+            cm.SNAPSHOT,
+            group.name,
+            group.epoch,
+            topic=topic,
+            revision=revision + 1,
+            offsets=tuple(OffsetItem(p, offsets[p]) for p in sorted(offsets)),
+            timestamp=self._clock(),
+        )
+        self._write(record, "append_failed", "")
+        group.offsets[topic] = offsets
+        group.revisions[topic] = revision + 1
+
+    # -- the log -----------------------------------------------------------------------------
+
+    def _write(self, record: ConsumerRecord, code: str, prefix: str) -> None:
+        key = record.key()
+        partition = self._pinned.get(key)
+        if partition is None:
+            partition = cm.partition_of(key, self.partitions)
+        try:
+            payload = cm.encode(record)
+            self._append(partition, Record(key=key.encode(), payload=payload))
+        except (FormatError, WriteRefusedError) as error:  # nothing was written
+            raise StoreError(code, f"{prefix}{error.message}", group=record.group) from error
+        except (StoreError, OSError) as error:
+            self._pinned[key] = partition
+            text = reason(error) if isinstance(error, OSError) else error.message
+            raise StoreError(
+                code, f"{prefix}{text}", path=layout.INTERNAL_TOPIC, group=record.group
+            ) from error
+
+    def _require(self, group: str) -> GroupState:
+        known = self._groups.get(group)
+        if known is None:
+            raise StoreError("group_not_found", f"group '{group}' not found", group=group)
+        return known
+
+
+def _copy(group: GroupState) -> GroupState:
+    offsets = {topic: dict(items) for topic, items in group.offsets.items()}
+    return GroupState(
+        group.name,
+        group.topic,
+        group.partition_count,
+        group.epoch,
+        offsets,
+        dict(group.revisions),
+    )
+
+
+def _same(known: GroupState, topic: str, partition_count: int) -> None:
+    if known.topic != topic:
+        raise StoreError(
+            "topic_mismatch",
+            f"topic mismatch (existing: {known.topic}, requested: {topic})",
+            group=known.name,
+        )
+    if known.partition_count != partition_count:
+        raise StoreError(
+            "group_partition_count_mismatch",
+            f"partition count mismatch (existing: {known.partition_count}, "
+            f"requested: {partition_count})",
+            group=known.name,
+        )
+
+
+def _check_name(name: str, limit: int) -> None:
+    """The key is made of the name's bytes: they must be those that the payload will hold."""
+    try:
+        data = name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise StoreError("invalid_group_name", "a name is not valid UTF-8") from None
+    if b"\0" in data or len(data) > limit:
+        what = "holds a NUL" if b"\0" in data else f"has more than {limit} bytes"
+        raise StoreError("invalid_group_name", f"a name {what}")
+
+
+def _check_topic(known: GroupState, topic: str) -> None:
+    if topic != known.topic:
+        if not cm.topic_matches(known.topic, topic):
+            raise StoreError(
+                "topic_mismatch",
+                f"topic mismatch for group={known.name} "
+                f"(existing: {known.topic}, requested: {topic})",
+                group=known.name,
+            )
+        if topic not in known.offsets:
+            _check_name(topic, UINT64[1])
+
+
+def _check_partition(known: GroupState, partition: int) -> None:
+    if not 0 <= partition < known.partition_count:
+        raise StoreError(
+            "invalid_partition",
+            f"invalid partition {partition} for group={known.name} "
+            f"partition_count={known.partition_count}",
+            group=known.name,
+        )
+
+
+def _check_offset(
+    known: GroupState, topic: str, now: Mapping[int, int], partition: int, offset: int
+) -> None:
+    current = now.get(partition, 0)
+    if offset < current:
+        raise StoreError(
+            "offset_regression",
+            f"offset regression for group={known.name} topic={topic} "
+            f"partition={partition}: current={current} attempted={offset}",
+            group=known.name,
+        )
+    if offset > UINT64[1]:
+        raise StoreError("invalid_offset", f"offset {offset} is above 2^64-1", group=known.name)
+
+
+def _order(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")

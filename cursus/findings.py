@@ -2154,6 +2154,52 @@ _add(
     ]
 )
 
+# -- requests to aggregates (journal.md section 7.4) ----------------------------
+_add(
+    [
+        FindingCode(
+            "version_conflict",
+            "error",
+            "ignores",
+            None,
+            "The aggregate is at another version than the request expects.",
+            "Read the aggregate, decide anew, and append its next version.",
+        ),
+        FindingCode(
+            "aggregate_key_invalid",
+            "error",
+            "ignores",
+            None,
+            "The key of an aggregate is empty or longer than 65,535 bytes.",
+            "Use another key; nothing was written.",
+        ),
+        FindingCode(
+            "snapshot_version_exceeds_stream",
+            "error",
+            "ignores",
+            None,
+            "A snapshot claims a version that the aggregate has not reached.",
+            "Save a version that is in the log.",
+        ),
+        FindingCode(
+            "aggregate_snapshot_invalid",
+            "error",
+            "ignores",
+            None,
+            "A snapshot is empty or too large.",
+            "Save a payload of 1 to 4,294,967,295 bytes, under a key of at most 65,535.",
+        ),
+        FindingCode(
+            "aggregate_write_failed",
+            "error",
+            "ignores",
+            None,
+            "The files of a partition's aggregates could not be read or written; the events are safe in the log.",
+            "Look at free space and at the device, then ask again: the index is built anew.",
+        ),
+    ]
+)
+
 # -- entries of the directory, reading, use (journal.md section 8, README) ---
 _add(
     [

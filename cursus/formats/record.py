@@ -48,7 +48,7 @@ Source: segments.md sections 1, 3, 4, 19, 20.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -97,6 +97,8 @@ _HEAD = struct.Struct(">4sH")
 _OFFSET_PRODUCER = struct.Struct(">QH")
 #: event_type, schema_version, aggregate_version and metadata of a record that has none.
 _NO_EVENT: Final = bytes(2 + 12 + 2)
+#: The same, and the length of the key behind it.
+_NO_EVENT_KEY = struct.Struct(">16xH")
 #: Fields 14 to 21 of a record outside any transaction.
 _NO_TRANSACTION: Final = bytes(4 * 2 + 10 + 2 * 2)
 assert _PARTITION_OFFSET.size == 12
@@ -134,6 +136,9 @@ class Record:
     def is_control(self) -> bool:
         """A commit or abort marker (segments.md section 4.3)."""
         return bool(self.control_type or self.transaction_marker)
+
+
+_NOTHING: Final = Record()
 
 
 class _Draft:
@@ -234,7 +239,7 @@ class FrameEncoder:
     ``record_partition_out_of_range`` for a partition outside 0 to 2^31-1.
     """
 
-    __slots__ = ("_fixed", "_head", "_partition", "_topic")
+    __slots__ = ("_fixed", "_front", "_head", "_partition", "_topic")
 
     def __init__(self, topic: bytes, partition: int) -> None:
         _limit("topic", topic, MAX_TEXT)
@@ -248,6 +253,8 @@ class FrameEncoder:
         self._partition = partition
         self._head = _HEAD.pack(MAGIC, len(topic)) + topic + _U32.pack(partition)
         self._fixed = MIN_RECORD_BYTES + len(topic)
+        # Length, head, offset and the length of the producer id: one step of packing.
+        self._front = struct.Struct(f">I{len(self._head)}sQH")
 
     def frame(self, record: Record, offset: int) -> bytes:
         """The frame of ``record`` as it stands at ``offset`` of this partition.
@@ -255,12 +262,62 @@ class FrameEncoder:
         Topic, partition and offset of ``record`` itself do not count. Raises as
         :func:`encode` does.
         """
+        return self.frames((record,), offset)[0]
+
+    def frames(self, records: Iterable[Record], offset: int) -> list[bytes]:
+        """Frames of ``records`` at consecutive offsets; raises as :func:`encode` does."""
+        front, head, fixed = self._front.pack, self._head, self._fixed
+        middle, key_length = _SEQUENCE_EPOCH_PAYLOAD.pack, _NO_EVENT_KEY.pack
+        join = b"".join
+        found = []
+        record = _NOTHING
         try:
-            data = _join(self._head, record, offset)
-            return _U32.pack(len(data)) + data
+            for record in records:
+                producer, payload, key = record.producer_id, record.payload, record.key
+                epoch = record.epoch
+                size = fixed + len(producer) + len(payload) + len(key)
+                if size > MAX_RECORD_BYTES or epoch > MAX_EPOCH:
+                    raise struct.error
+                if is_plain(record):
+                    found.append(
+                        join(
+                            (
+                                front(size, head, offset, len(producer)),
+                                producer,
+                                middle(record.sequence, epoch, len(payload)),
+                                payload,
+                                key_length(len(key)),
+                                key,
+                                _NO_TRANSACTION,
+                            )
+                        )
+                    )
+                else:
+                    data = _join(head, record, offset)
+                    found.append(_U32.pack(len(data)) + data)
+                offset += 1
         except struct.error:
             place = replace(record, topic=self._topic, partition=self._partition, offset=offset)
             raise _refusal(place) from None
+        return found
+
+
+def is_plain(record: Record) -> bool:
+    """No event fields and no part of a transaction: what most records are."""
+    return not (
+        record.event_type
+        or record.transactional_id
+        or record.schema_version
+        or record.aggregate_version
+        or record.metadata
+        or record.transaction_state
+        or record.transaction_marker
+        or record.control_type
+        or record.control_version
+        or record.control_coordinator_epoch
+        or record.control_key
+        or record.control_value
+    )
 
 
 def _join(head: bytes, record: Record, offset: int) -> bytes:

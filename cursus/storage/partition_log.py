@@ -350,8 +350,7 @@ class PartitionStore:
 
     def _encode(self, records: Sequence[Record]) -> list[bytes]:
         """Frames of records from the next offset on, granted by the free-space guard."""
-        frame = self._encoder.frame
-        batch = [frame(record, offset) for offset, record in enumerate(records, self._next)]
+        batch = self._encoder.frames(records, self._next)
         if batch:
             size = sum(map(len, batch))
             entries = size // _shape(self.settings).step + 1

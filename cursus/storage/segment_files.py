@@ -125,12 +125,12 @@ class ActiveSegment:
     def write_batch(self, frames: list[bytes], offset: int) -> None:
         """Frames of consecutive offsets from ``offset`` on, in one write."""
         position = self.log.append(b"".join(frames))
-        step, last = self._shape.step, self._last_indexed
         entries = []
+        due = self._last_indexed + self._shape.step
         for frame in frames:
-            if position - last >= step:
+            if position >= due:
                 entries.append((offset, position))
-                last = position
+                due = position + self._shape.step
             position += len(frame)
             offset += 1
         if entries:

@@ -312,9 +312,8 @@ class PartitionStore:
         """
         settings, now = self.settings, self._clock()
         with self._append_lock:
-            full = len(self._queue) >= settings.disk_flush_batch_size
             lingered = now - self._queued_ns >= settings.linger_ms * _MS
-            if self._queue and (full or lingered) and self.writable:
+            if self._queue and (self.has_full_batch or lingered) and self.writable:
                 self._drain()
             unsynced = self._written > self._commit.durable
         if unsynced and now - self._synced_ns >= settings.disk_flush_interval_ms * _MS:
@@ -324,6 +323,11 @@ class PartitionStore:
     def attach(self, on_queued: OnQueued | None) -> None:
         """Somebody empties the queue in the background and wants to be told of work."""
         self._background = on_queued
+
+    @property
+    def has_full_batch(self) -> bool:
+        """Is there enough in the queue for a write?"""
+        return len(self._queue) >= self.settings.disk_flush_batch_size
 
     @property
     def has_work(self) -> bool:

@@ -34,12 +34,12 @@ def drop_tail(
     for base in reversed(above):
         log, index = paths.log(base), paths.index(base)
         fs.unlink(log)
+        removed(base)
         if fs.status(index) is not None:
             fs.unlink(index)
         for name in markers_of(fs, paths, base):
             fs.unlink(paths.file(name))
         fs.sync_directory(paths.directory)
-        removed(base)
     index = paths.index(target)
     if fs.status(index) is not None:
         fs.unlink(index)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from cursus import layout
 from cursus.evidence.segment_scan import scan_segment
@@ -278,7 +278,7 @@ class LogDirectory:
         )
 
     @classmethod
-    def at(cls, log_dir: str, *, walk: bool = True) -> LogDirectory:
+    def at(cls, log_dir: str, *, walk: bool = True) -> Self:
         """Open and walk ``log_dir``. Raises :class:`LogDirectoryError`.
 
         Without ``walk`` nothing is listed: the door alone, for whoever knows
@@ -322,6 +322,10 @@ class LogDirectory:
             os.close(self._fd)
             self._fd = -1
 
+    def know(self, entries: Iterable[Entry]) -> None:
+        """Take over entries of another walk, so that a file that was exchanged since shows."""
+        self._by_path.update((entry.path, entry) for entry in entries)
+
     def release(self) -> None:
         """Close the directory that was kept open: the next path is followed from the top."""
         self._drop_directory()
@@ -334,7 +338,7 @@ class LogDirectory:
             return False
         return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
-    def __enter__(self) -> LogDirectory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

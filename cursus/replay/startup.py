@@ -211,8 +211,11 @@ def plan(
     return _Planner(evidence, config or StartupConfig(), as_of, sink, judge).run()
 
 
-def segments_to_judge(evidence: Evidence) -> Iterator[SegmentFiles]:
-    """Every segment that :func:`plan` will ask about, in its order."""
+def segments_to_judge(evidence: Evidence) -> Iterator[tuple[SegmentFiles, bool]]:
+    """Every segment that :func:`plan` will ask about, in its order.
+
+    With each: are keys of its partition aggregates with versions?
+    """
     topics = judge_topics(evidence, replay_manifest(evidence)).topics
     internal = topics.get(layout.INTERNAL_TOPIC)
     ordered = [topic for topic in topics.values() if topic is not internal]
@@ -222,7 +225,16 @@ def segments_to_judge(evidence: Evidence) -> Iterator[SegmentFiles]:
             segments, _ = segment_files(
                 evidence, topic.name, partition, files, internal=topic is internal
             )
-            yield from segments
+            events = _is_event_sourcing(evidence, topic, partition)
+            yield from ((item, events) for item in segments)
+
+
+def _is_event_sourcing(evidence: Evidence, topic: TopicStorage, partition: int) -> bool:
+    if topic.definition is not None:
+        return topic.definition.event_sourcing
+    # Without a readable manifest the directory of aggregate files tells.
+    directory = layout.topic_file(topic.name, layout.aggregate_directory(partition))
+    return evidence.get(directory) is not None
 
 
 @dataclass(slots=True)
@@ -376,11 +388,7 @@ class _Planner:
         ]
 
     def _part(self, topic: TopicStorage, partition: int) -> _Part:
-        if topic.definition is not None:
-            event_sourcing = topic.definition.event_sourcing
-        else:  # without a readable manifest the directory of aggregate files tells
-            directory = layout.topic_file(topic.name, layout.aggregate_directory(partition))
-            event_sourcing = self.evidence.get(directory) is not None
+        event_sourcing = _is_event_sourcing(self.evidence, topic, partition)
         return _Part(
             TransactionIndex(topic.name, partition),
             ProducerIndex(topic.name, partition),

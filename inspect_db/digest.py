@@ -7,7 +7,7 @@ the clock decides (transactions past their expiration). One line of the result
 stands for each table, so that a difference can be named.
 
 Payloads are part of it without being copied: ``files.content`` is a digest of
-the records of each log, made while they were scanned.
+each log, made while it was scanned.
 
 Source: design.md, principle 8.
 """
@@ -15,14 +15,16 @@ Source: design.md, principle 8.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import apsw
 
-_NOT_EVIDENCE: Final = {"build", "finding_codes", "record_shapes"}
+from inspect_db.values import SqlValue
+
+_NOT_EVIDENCE: Final = {"build", "finding_codes", "record_shapes", "kept_scans", "kept_batches"}
 _LEFT_OUT: Final = {
-    "files": {"mtime_ns", "mode", "device", "inode", "size", "sha256", "changed"},
+    "files": {"mtime_ns", "ctime_ns", "mode", "device", "inode", "size", "sha256", "changed"},
 }
 #: Numbers of rows, that mean nothing outside of one index. They still give the order.
 _ROW_NUMBERS: Final = {"finding_id", "action_id", "index_finding_id", "gap_id"}
@@ -57,15 +59,25 @@ def digest(connection: apsw.Connection) -> str:
 def _digest(connection: apsw.Connection, table: str) -> tuple[int, str]:
     value = hashlib.sha256()
     count = 0
-    for row in connection.execute(_statement(connection, table)):
+    rows = _records(connection) if table == "record_rows" else _rows(connection, table)
+    for row in rows:
         value.update(repr(row).encode("utf-8", "surrogatepass"))
         count += 1
     return count, value.hexdigest()
 
 
-def _statement(connection: apsw.Connection, table: str) -> str:
-    if table == "record_rows":
-        return "select * from (select path, records.* from records order by file_id, position)"
+def _records(connection: apsw.Connection) -> Iterator[tuple[SqlValue, ...]]:
+    """Records by path, whatever numbers the files have."""
+    columns = [str(row[1]) for row in connection.execute("pragma table_info(records)")]
+    shown = ", ".join(column for column in columns if column != "file_id")
+    files = connection.execute("select file_id from files order by cast(path as blob)").fetchall()
+    for file_id in files:
+        yield from connection.execute(
+            f"select {shown} from records where file_id = ? order by position", file_id
+        )
+
+
+def _rows(connection: apsw.Connection, table: str) -> Iterable[tuple[SqlValue, ...]]:
     columns = [str(row[1]) for row in connection.execute(f"pragma table_info({table})")]
     left_out = _LEFT_OUT.get(table, set()) | _ROW_NUMBERS
     wanted = [column for column in columns if column not in left_out]
@@ -75,7 +87,9 @@ def _statement(connection: apsw.Connection, table: str) -> str:
     ordered = [column for column in columns if column in _ROW_NUMBERS]
     by_key = ", ".join(ordered) if ordered else ", ".join(str(n + 1) for n in range(len(shown)))
     condition = _CONDITIONS.get(table, "1")
-    return f"select {', '.join(shown)} from {table} as t where {condition} order by {by_key}"
+    return connection.execute(
+        f"select {', '.join(shown)} from {table} as t where {condition} order by {by_key}"
+    )
 
 
 def _shown(table: str, column: str) -> str:

@@ -23,7 +23,7 @@ from cursus.formats.display import safe_text
 #: ``pragma application_id`` of every index ("CURS").
 APPLICATION_ID: Final = 0x43555253
 #: ``pragma user_version``: one number for the whole schema.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _MAGIC: Final = b"SQLite format 3\0"
 
 

@@ -124,7 +124,7 @@ def inventory_rows(connection: apsw.Connection) -> Iterator[dict[str, Any]]:
     """One row for each entry below the log directory, as ``inspect-db inventory`` has it."""
     for row in connection.execute(
         "select path, type, kind, class, size, mtime_ns, mode, topic, partition, base_offset "
-        "from files order by file_id"
+        "from files order by cast(path as blob)"
     ):
         path, kind_of, kind, file_class, size, mtime, mode, topic, partition, base = cast(
             tuple[Any, ...], row

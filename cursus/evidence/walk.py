@@ -118,6 +118,11 @@ class EvidenceFile:
         """What the kernel says of the open file now."""
         return os.fstat(self._fd)
 
+    def detach(self) -> int:
+        """Give the descriptor away."""
+        fd, self._fd = self._fd, -1
+        return fd
+
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
         if self._fd >= 0:

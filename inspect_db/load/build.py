@@ -1,7 +1,8 @@
 """The file of an index: made beside its destination, renamed into place when whole.
 
 The index is made in a file of its own beside the destination, named
-``.NAME.building-PID-RANDOM``. Until it is renamed the old index stays as it is.
+``.NAME.building-PID-RANDOM``, with the shards of its workers beside it
+(``….shard-WORKER-NUMBER``). Until it is renamed the old index stays as it is.
 Whatever ends the build early removes the unfinished file; after a kill the next
 build does.
 """
@@ -11,33 +12,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import time
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import apsw
 
-from cursus.evidence.inventory import InventoryError, inventory_document, take_inventory
-from cursus.evidence.walk import LogDirectory, LogDirectoryError
-from cursus.formats import canonical_json
+from cursus.evidence.walk import LogDirectoryError
 from cursus.formats.display import safe_text
-from cursus.replay.interfaces import Entry, Evidence
-from cursus.replay.startup import Plan, plan
-from inspect_db.index import is_index, schema_scripts
-from inspect_db.load.consumers import load_consumers
-from inspect_db.load.files import LOGS, load_contents, load_files
-from inspect_db.load.findings import load_build, load_changes, load_findings
-from inspect_db.load.logs import load_partition, load_topics
+from inspect_db.index import is_index
+from inspect_db.load.fill import fill
 from inspect_db.load.options import BuildError, BuildOptions, BuildResult, Progress
-from inspect_db.load.records import RecordLoader
-from inspect_db.load.state import load_aggregates, load_checkpoints, load_journal, load_producers
-from inspect_db.load.writer import Writer
-
-#: Longer than any tick of the kernel's clock (HZ = 100 is the slowest).
-TICK_NS: Final = 20_000_000
-PAGE_BYTES: Final = 4096
-_CACHE_KIB: Final = 16_384
 
 
 def build(
@@ -54,7 +38,7 @@ def build(
     unfinished = os.path.join(folder, f".{base}.building-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         _remove_abandoned(target)
-        result = _build(log_dir, target, unfinished, options, progress)
+        result = fill(log_dir, target, unfinished, options, progress)
         _publish(unfinished, target)
     except apsw.Error as error:
         _failed(target, error)
@@ -99,6 +83,12 @@ def _check_destination(log_dir: str, target: str) -> None:
 
 
 def _remove(path: str) -> None:
+    """Remove an unfinished index and its shards."""
+    folder, base = os.path.split(path)
+    with suppress(OSError):
+        for found in os.listdir(folder):
+            if found.startswith(f"{base}.shard-"):
+                os.unlink(os.path.join(folder, found))
     for suffix in ("", "-journal", "-wal", "-shm"):
         with suppress(OSError):  # what went wrong before is what is told
             os.unlink(path + suffix)
@@ -107,7 +97,9 @@ def _remove(path: str) -> None:
 def _remove_abandoned(target: str) -> None:
     """Unfinished files of builds whose process is gone."""
     folder, base = os.path.split(target)
-    pattern = re.compile(rf"(\.{re.escape(base)}\.building-([0-9]+)-[0-9a-f]+)(?:-journal)?")
+    pattern = re.compile(
+        rf"(\.{re.escape(base)}\.building-([0-9]+)-[0-9a-f]+)(?:-journal|\.shard-[0-9-]+)?"
+    )
     for found in os.listdir(folder):
         match = pattern.fullmatch(found)
         if match is None:
@@ -132,112 +124,3 @@ def _publish(unfinished: str, target: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _build(
-    log_dir: str,
-    target: str,
-    unfinished: str,
-    options: BuildOptions,
-    progress: Progress | None,
-) -> BuildResult:
-    # Nobody else may read evidence through the index before its owner allows it.
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    connection = apsw.Connection(unfinished)
-    try:
-        create_schema(connection)
-        connection.execute("begin")
-        with LogDirectory.at(log_dir) as evidence:
-            writer = Writer(connection)
-            _let_the_clock_tick(evidence.entries)
-            load_files(writer, evidence.entries)
-            to_scan = sum(entry.size for entry in evidence.entries if entry.kind in LOGS)
-            records = RecordLoader(writer, options, to_scan, progress)
-            judged = plan(evidence, options.config, options.as_of, sink=records.visit)
-            records.close()
-            load_plan(writer, judged)
-            load_contents(writer, evidence, records.contents(), hashes=options.hashes)
-            document, refusal = _inventory(evidence)
-            changed, appeared = _changed(log_dir, evidence.entries)
-            load_changes(writer, changed, appeared, judged)
-        load_build(writer, options, judged, document, refusal, len(changed) + len(appeared))
-        connection.execute("commit")
-    finally:
-        connection.close()
-    return BuildResult(
-        path=target,
-        verdict=judged.verdict,
-        records=records.records,
-        bytes=os.path.getsize(unfinished),
-        changed=(*changed, *appeared),
-    )
-
-
-def load_plan(writer: Writer, judged: Plan) -> None:
-    """Everything that the plan says."""
-    load_topics(writer, judged)
-    for log in judged.partitions.values():
-        load_partition(writer, log, judged)
-    bounds = {
-        key: (log.log_start, log.next_offset)
-        for key, log in judged.partitions.items()
-        if log.segments
-    }
-    load_consumers(writer, judged.consumers, bounds)
-    load_journal(writer, judged)
-    load_producers(writer, judged)
-    load_checkpoints(writer, judged)
-    load_aggregates(writer, judged)
-    load_findings(writer, judged)
-
-
-def create_schema(connection: apsw.Connection) -> None:
-    """An empty index in a database of its own; without a journal, since it is thrown away."""
-    for pragma in (
-        f"page_size = {PAGE_BYTES}",
-        "journal_mode = off",
-        "synchronous = off",
-        "locking_mode = exclusive",
-        f"cache_size = -{_CACHE_KIB}",
-    ):
-        connection.execute(f"pragma {pragma}")
-    for _, text in schema_scripts():
-        connection.execute(text)
-
-
-def _inventory(evidence: Evidence) -> tuple[bytes | None, str | None]:
-    try:
-        return canonical_json.pretty(inventory_document(take_inventory(evidence))), None
-    except InventoryError as error:
-        return None, str(error)
-
-
-def _changed(log_dir: str, entries: Iterable[Entry]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Files that are not what they were when the reading began, and what was not there then."""
-    with LogDirectory.at(log_dir) as again:
-        changed = []
-        known = set()
-        for entry in entries:
-            known.add(entry.path)
-            now = again.get(entry.path)
-            if entry.type == "file" and (now is None or _stamp(now) != _stamp(entry)):
-                changed.append(entry.path)
-        appeared = [entry.path for entry in again.entries if entry.path not in known]
-    return tuple(changed), tuple(appeared)
-
-
-def _stamp(entry: Entry) -> tuple[object, ...]:
-    """What differs when a file was touched; its modification time alone can be put back."""
-    return (entry.type, entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns)
-
-
-def _let_the_clock_tick(entries: Iterable[Entry]) -> None:
-    """Wait until a change of a file that changed just now would show in its ``ctime``.
-
-    The kernel stamps files with the time of its last tick: a second change inside
-    the same tick leaves no trace.
-    """
-    latest = max((entry.ctime_ns for entry in entries), default=0)
-    age = time.time_ns() - latest
-    if 0 <= age < TICK_NS:
-        time.sleep((TICK_NS - age) / 1e9)

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from cursus.layout import FileClass, FileKind, file_class
-from cursus.replay.interfaces import Entry, Evidence, UnreadableError
+from cursus.evidence.walk import LogDirectory
+from cursus.layout import FileClass, file_class
+from inspect_db.load.digests import read_blocks
 from inspect_db.load.writer import Writer
 from inspect_db.values import name, number, number_or_none
 
-BLOCK_BYTES: Final = 1 << 20
-LOGS: Final = {FileKind.SEGMENT_LOG, FileKind.DELETED_LOG, FileKind.NONCANONICAL_LOG}
 _HASHED_CLASSES: Final = {FileClass.AUTHORITATIVE, FileClass.DERIVED, FileClass.CLIENT_DATA}
 
 
-def load_files(writer: Writer, entries: Sequence[Entry]) -> None:
-    """Everything below the log directory; the ids ascend by path bytes."""
-    writer.ids = {entry.path: at for at, entry in enumerate(entries, 1)}
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Digests of a file: of its blocks, and with ``--hash`` of all its bytes."""
+
+    content: bytes | None = None
+    sha256: bytes | None = None
+
+
+def load_files(
+    writer: Writer, evidence: LogDirectory, known: Mapping[str, Content], *, hashes: bool
+) -> None:
+    """A row for every entry; what nobody has read so far is read for its digests.
+
+    ``known``: digests by path.
+    """
+    contents = {
+        entry.path: known[entry.path]
+        if entry.path in known
+        else _read(writer, evidence, entry.path, hashes)
+        for entry in evidence.entries
+        if entry.type == "file"
+    }
+    nothing = Content()
     writer.insert(
         "files",
         (
@@ -34,81 +53,28 @@ def load_files(writer: Writer, entries: Sequence[Entry]) -> None:
                 number_or_none(entry.number),
                 entry.size,
                 entry.mtime_ns,
+                entry.ctime_ns,
                 entry.mode,
                 number(entry.dev),
                 number(entry.ino),
-                None,
-                None,
+                contents.get(entry.path, nothing).content,
+                contents.get(entry.path, nothing).sha256,
                 0,
             )
-            for entry in entries
+            for entry in evidence.entries
         ),
     )
 
 
-def load_contents(
-    writer: Writer, evidence: Evidence, of_logs: Mapping[int, bytes], *, hashes: bool
-) -> None:
-    """Digests of contents: what two builds of the same evidence have in common.
-
-    ``of_logs``: digest of the records of each log, by file.
-    """
-    for file_id, content in of_logs.items():
-        _set_content(writer, file_id, content)
-    rows = writer.connection.execute(
-        "select file_id from segments where ends <> 'clean'"
-    ).fetchall()
-    damaged = {row[0] for row in rows}
-    for entry in evidence.entries:
-        if entry.type != "file":
-            continue
-        file_id = writer.ids[entry.path]
-        wanted = file_class(entry.kind) in _HASHED_CLASSES and entry.kind not in LOGS
-        if wanted or file_id in damaged:
-            digest = hashlib.blake2b(digest_size=16)
-            if _read_all(evidence, entry.path, digest.update):
-                _set_content(writer, file_id, digest.digest())
-        if hashes:
-            _hash(writer, evidence, entry, file_id)
-
-
-def _set_content(writer: Writer, file_id: int, digest: bytes) -> None:
-    writer.connection.execute("update files set content = ? where file_id = ?", (digest, file_id))
-
-
-def _hash(writer: Writer, evidence: Evidence, entry: Entry, file_id: int) -> None:
-    whole = hashlib.sha256()
-    blocks: list[tuple[int, int, int, int, bytes]] = []
-
-    def take(data: bytes) -> None:
-        whole.update(data)
-        at = len(blocks)
-        digest = hashlib.sha256(data).digest()
-        blocks.append((file_id, at, at * BLOCK_BYTES, len(data), digest))
-
-    if _read_all(evidence, entry.path, take):
-        writer.insert("file_blocks", blocks)
-        writer.connection.execute(
-            "update files set sha256 = ? where file_id = ?", (whole.digest(), file_id)
-        )
-
-
-def _read_all(evidence: Evidence, path: str, take: Callable[[bytes], object]) -> bool:
-    """Hand a whole file over in blocks of 1 MiB; False when it cannot be read."""
-    try:
-        with evidence.open(path) as source:
-            position = 0
-            while position < source.size:
-                block = b""
-                while len(block) < BLOCK_BYTES:
-                    data = source.pread(BLOCK_BYTES - len(block), position + len(block))
-                    if not data:
-                        break
-                    block += data
-                if not block:
-                    break
-                take(block)
-                position += len(block)
-    except (UnreadableError, OSError):
-        return False
-    return True
+def _read(writer: Writer, evidence: LogDirectory, path: str, hashes: bool) -> Content:
+    entry = evidence.get(path)
+    assert entry is not None
+    wanted = file_class(entry.kind) in _HASHED_CLASSES
+    if not (wanted or hashes):
+        return Content()
+    blocks = read_blocks(evidence, entry, whole=hashes)
+    if blocks is None:
+        return Content()
+    if hashes:
+        writer.insert("file_blocks", blocks.rows(writer.ids[path]))
+    return Content(blocks.content if wanted else None, blocks.whole)

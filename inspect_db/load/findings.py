@@ -12,7 +12,7 @@ from cursus.findings import CATALOGUE, Finding, finding
 from cursus.formats import timestamps
 from cursus.replay.startup import Plan
 from inspect_db.index import SCHEMA_VERSION
-from inspect_db.load.options import BuildOptions
+from inspect_db.load.options import BuildOptions, config_text
 from inspect_db.load.writer import Writer
 from inspect_db.values import name, name_or_none, number, number_or_none
 
@@ -164,6 +164,7 @@ def load_build(
                 options.records,
                 options.payload_bytes,
                 int(options.hashes),
+                config_text(options),
                 changed,
                 inventory,
                 name_or_none(refusal),

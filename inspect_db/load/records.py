@@ -1,229 +1,272 @@
-"""Records, while they are scanned: rows, sums, the largest, and a digest of each log."""
+"""Records as rows: columns of a batch into ``record_rows``, without a loop over records.
+
+What few records differ in stands once in ``record_shapes``. Rows are bound a
+hundred at a time, and what a whole batch has in common once for all of them:
+SQLite spends more time on binding and stepping than on the rows themselves.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import heapq
-import struct
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
-from cursus.replay.interfaces import RecordBatch
-from inspect_db.load.options import BuildOptions, Progress
-from inspect_db.load.writer import Writer
-from inspect_db.values import name, name_or_none, number
+import apsw
+import numpy as np
+from numpy.typing import NDArray
 
-#: Kept of the largest records.
-LARGEST: Final = 100
+from cursus.formats.record_columns import Int64s, RecordColumns, TextColumn, UInt64s
+from cursus.replay.interfaces import RecordBatch, SegmentRef
+from inspect_db.values import SIGNED_MAX, name, name_or_none, number
+
 #: Combinations remembered; beyond that some are written twice, which costs space only.
 MAX_SHAPES: Final = 50_000
-_NUMBERS: Final = struct.Struct(">QQQQqqIQqh")
+#: Rows of one statement.
+ROWS: Final = 100
+_TEXTS: Final = (
+    "producer_id",
+    "event_type",
+    "transactional_id",
+    "transaction_state",
+    "transaction_marker",
+    "control_type",
+)
+_NUMBERS: Final = ("epoch", "schema_version", "control_version", "control_coordinator_epoch")
+#: A column of rows: one value for each, or the value that all of them have.
+Column = list[Any] | None | int | str | bytes
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Sums over the records of one segment."""
+class Shapes:
+    """Numbers of the combinations in ``record_shapes``.
 
-    records: int = 0
-    bytes: int = 0
-    payload_bytes: int = 0
-    largest: int = 0
-    keyed: int = 0
-    transactional: int = 0
-    control: int = 0
-    unreachable: int = 0
+    Processes that write at the same time take numbers from ``first`` on in steps
+    of ``step``, so that nothing has to be renumbered when their rows are joined.
+    """
 
+    def __init__(self, first: int = 1, step: int = 1) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._next = first
+        self._step = step
 
-class RecordLoader:
-    """Takes the batches of every scan (the sink of the plan)."""
+    def know(self, connection: apsw.Connection) -> None:
+        """Go on with the combinations of an index that is there."""
+        for row in connection.execute(
+            "select * from record_shapes order by shape_id desc limit ?", (MAX_SHAPES // 2,)
+        ):
+            at, *shape = row
+            self._numbers[tuple(shape)] = int(str(at))
+            self._next = max(self._next, int(str(at)) + 1)
 
-    def __init__(
-        self,
-        writer: Writer,
-        options: BuildOptions,
-        to_scan: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
-        self.writer = writer
-        self.options = options
-        self.progress = progress
-        self.records = 0
-        self._sums: dict[int, _Sums] = {}
-        self._digests: dict[int, Any] = {}
-        self._shapes: dict[tuple[Any, ...], int] = {}
-        self._shape_count = 0
-        self._largest: list[tuple[int, int, int, tuple[Any, ...]]] = []
-        self._scanned = 0
-        self._to_scan = to_scan
+    @property
+    def next(self) -> int:
+        """The first number that is free."""
+        return self._next
 
-    def contents(self) -> dict[int, bytes]:
-        """Digest of the records of each log, by file."""
-        return {file_id: digest.digest() for file_id, digest in self._digests.items()}
-
-    def visit(self, batch: RecordBatch) -> None:
-        """Take one batch of a scan."""
-        segment = batch.segment
-        file_id = self.writer.ids[segment.path]
-        sums = self._sums.setdefault(file_id, _Sums())
-        digest = self._digests.get(file_id)
-        if digest is None:
-            digest = self._digests[file_id] = hashlib.blake2b(digest_size=16)
-        mode = self.options.records
-        keep = mode == "all" or (mode == "internal" and segment.internal)
-        kept_payload = self.options.payload_bytes
-        topic = segment.topic.encode("utf-8", "surrogateescape")
-        partition, reachable = segment.partition, batch.reachable
-        shapes = self._shapes
-        rows: list[tuple[Any, ...]] = []
-        parts: list[bytes] = []
-        for item in batch:
-            record = item.record
-            length, position, size = item.length, item.position, len(record.payload)
-            shape = (
-                record.producer_id,
-                record.epoch,
-                record.event_type,
-                record.schema_version,
-                record.transactional_id,
-                record.transaction_state,
-                record.transaction_marker,
-                record.control_type,
-                record.control_version,
-                record.control_coordinator_epoch,
-                reachable,
-                None if record.topic == topic else record.topic,
-                None if record.partition == partition else record.partition,
-            )
-            sums.bytes += length
-            sums.payload_bytes += size
-            sums.largest = max(sums.largest, length)
-            sums.keyed += bool(record.key)
-            sums.transactional += bool(record.transactional_id)
-            sums.control += record.is_control
-            self._look_at_size(length, file_id, position, segment, record.offset, size)
-            parts.append(
-                _NUMBERS.pack(
-                    position,
-                    length,
-                    record.offset,
-                    record.sequence,
-                    record.epoch,
-                    record.partition,
-                    record.schema_version,
-                    record.aggregate_version,
-                    record.control_coordinator_epoch,
-                    record.control_version,
-                )
-            )
-            parts += (
-                record.topic,
-                record.producer_id,
-                record.payload,
-                record.event_type,
-                record.metadata,
-                record.key,
-                record.transactional_id,
-                record.transaction_state,
-                record.transaction_marker,
-                record.control_type,
-                record.control_key,
-                record.control_value,
-            )
-            if keep:
-                rows.append(
-                    (
-                        file_id,
-                        position,
-                        length,
-                        shapes.get(shape) or self._new_shape(shape),
-                        number(record.offset),
-                        number(record.sequence) if record.sequence else None,
-                        number(record.aggregate_version) if record.aggregate_version else None,
-                        name(record.key) if record.key else None,
-                        size,
-                        record.payload[:kept_payload] if kept_payload else None,
-                    )
-                )
-        digest.update(b"".join(parts))
-        sums.records += len(batch)
-        sums.unreachable += 0 if reachable else len(batch)
-        self.records += len(batch)
-        if rows:
-            self.writer.connection.executemany(
-                "insert or ignore into record_rows values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
-            )
-        if self.progress is not None and len(batch):
-            self._scanned += sum(item.length for item in batch)
-            self.progress(self._scanned, self._to_scan)
-
-    def _look_at_size(
-        self, length: int, file_id: int, position: int, segment: Any, offset: int, size: int
-    ) -> None:
-        largest = self._largest
-        if len(largest) >= LARGEST and length <= largest[0][0]:
-            return
-        row = (length, name(segment.topic), number(segment.partition), number(offset), size)
-        # Of equal ones the first in the order of files stays.
-        entry = (length, -file_id, -position, row)
-        if len(largest) < LARGEST:
-            heapq.heappush(largest, entry)
-        else:
-            heapq.heapreplace(largest, entry)
-
-    def _new_shape(self, shape: tuple[Any, ...]) -> int:
-        if len(self._shapes) >= MAX_SHAPES:
-            self._shapes.clear()
-        self._shape_count += 1
-        self._shapes[shape] = at = self._shape_count
-        producer, epoch, event, schema, txn, state, marker, control, version, coordinator = shape[
-            :10
-        ]
-        reachable, topic, partition = shape[10:]
-        self.writer.connection.execute(
-            "insert into record_shapes values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                at,
-                name_or_none(topic),
-                partition,
-                name_or_none(producer),
-                epoch,
-                name_or_none(event),
-                schema,
-                name_or_none(txn),
-                name_or_none(state),
-                name_or_none(marker),
-                name_or_none(control),
-                version,
-                coordinator,
-                int(reachable),
-            ),
-        )
+    def of(self, connection: apsw.Connection, shape: tuple[Any, ...]) -> int:
+        """The number of ``shape``, written down when it is new."""
+        found = self._numbers.get(shape)
+        if found is not None:
+            return found
+        if len(self._numbers) >= MAX_SHAPES:
+            self._numbers.clear()
+        at = self._numbers[shape] = self._next
+        self._next += self._step
+        marks = ", ".join("?" * (len(shape) + 1))
+        connection.execute(f"insert into record_shapes values ({marks})", (at, *shape))
         return at
 
-    def close(self) -> None:
-        """Write the sums, now that every log was scanned."""
-        self.writer.insert(
-            "segment_sums",
-            (
-                (
-                    file_id,
-                    sums.records,
-                    sums.bytes,
-                    sums.payload_bytes,
-                    sums.largest,
-                    sums.keyed,
-                    sums.transactional,
-                    sums.control,
-                    sums.unreachable,
-                )
-                for file_id, sums in sorted(self._sums.items())
-            ),
-        )
-        ordered = sorted(self._largest, reverse=True)
-        self.writer.insert(
-            "largest_records",
-            (
-                (rank, -file_id, -position, *row)
-                for rank, (_, file_id, position, row) in enumerate(ordered, 1)
-            ),
-        )
+
+def insert_rows(
+    connection: apsw.Connection,
+    shapes: Shapes,
+    file_id: int,
+    batch: RecordBatch,
+    columns: RecordColumns,
+    payload_bytes: int,
+) -> None:
+    """Write one row for each record of a batch."""
+    count = len(columns)
+    if not count:
+        return
+    kept: Column = None
+    if payload_bytes:
+        payload = columns.payload
+        start, length = payload.start, np.minimum(payload.length, payload_bytes)
+        kept = TextColumn(payload.data, start, length).values()
+    _insert(
+        connection,
+        count,
+        (
+            file_id,
+            columns.position.tolist(),
+            _same_or_each(columns.length),
+            _shape_numbers(connection, shapes, batch, columns),
+            _unsigned(columns.offset),
+            _unsigned_or_none(columns.sequence),
+            _unsigned_or_none(columns.aggregate_version),
+            _names(columns.key),
+            _same_or_each(columns.payload.length),
+            kept,
+        ),
+    )
+
+
+def _insert(connection: apsw.Connection, count: int, columns: Sequence[Column]) -> None:
+    common = [column for column in columns if column is not None and not isinstance(column, list)]
+    each = [column for column in columns if isinstance(column, list)]
+    form = "".join(
+        "e" if isinstance(column, list) else "n" if column is None else "c" for column in columns
+    )
+    width = len(each)
+    values: list[Any] = [None] * (width * count)
+    for at, column in enumerate(each):
+        values[at::width] = column
+    whole = count - count % ROWS
+
+    def bindings() -> Iterator[list[Any]]:
+        step = width * ROWS
+        for at in range(0, width * whole, step):
+            yield common + values[at : at + step]
+
+    if whole:
+        connection.executemany(_statement(form, ROWS), bindings())
+    if whole < count:
+        connection.execute(_statement(form, count - whole), common + values[width * whole :])
+
+
+@cache
+def _statement(form: str, rows: int) -> str:
+    """``form``: for each column ``c`` common, ``n`` null, ``e`` one value for each row."""
+    common, each = form.count("c"), form.count("e")
+    lines = []
+    for row in range(rows):
+        shared, own = iter(range(1, common + 1)), iter(range(1, each + 1))
+        marks = [
+            "null"
+            if kind == "n"
+            else f"?{next(shared) if kind == 'c' else common + row * each + next(own)}"
+            for kind in form
+        ]
+        lines.append(f"({', '.join(marks)})")
+    return f"insert or ignore into record_rows values {', '.join(lines)}"
+
+
+# -- columns of rows -----------------------------------------------------------------------
+
+
+def _same_or_each(values: Int64s) -> Column:
+    first = int(values[0])
+    return first if bool((values == first).all()) else values.tolist()
+
+
+def _unsigned(values: UInt64s) -> list[Any]:
+    found: list[Any] = values.tolist()
+    return found if int(values.max()) <= SIGNED_MAX else [number(value) for value in found]
+
+
+def _unsigned_or_none(values: UInt64s) -> Column:
+    """Numbers with nothing in place of 0."""
+    zeros = values == 0
+    if bool(zeros.all()):
+        return None
+    found = _unsigned(values)
+    for at in np.flatnonzero(zeros).tolist():
+        found[at] = None
+    return found
+
+
+def _names(column: TextColumn) -> Column:
+    """Names with nothing in place of empty ones."""
+    present = column.present
+    if not present.any():
+        return None
+    values = column.values()
+    found: list[Any]
+    try:
+        found = list(map(bytes.decode, values))
+    except UnicodeDecodeError:
+        return [name_or_none(value) for value in values]
+    if b"\0" in b"".join(values):
+        return [name_or_none(value) for value in values]
+    for at in np.flatnonzero(~present).tolist():
+        found[at] = None
+    return found
+
+
+# -- shapes --------------------------------------------------------------------------------
+
+
+def _shape_numbers(
+    connection: apsw.Connection, shapes: Shapes, batch: RecordBatch, columns: RecordColumns
+) -> Column:
+    codes, rows = _combinations(columns)
+    numbers = [
+        shapes.of(connection, _shape(columns, row, batch.segment, batch.reachable)) for row in rows
+    ]
+    if codes is None:
+        return numbers[0]
+    chosen: list[Any] = np.array(numbers, np.int64)[codes].tolist()
+    return chosen
+
+
+def _combinations(columns: RecordColumns) -> tuple[NDArray[np.intp] | None, list[int]]:
+    """The combination of each row, and a row of each; ``None`` when all have the same."""
+    combined: NDArray[np.int64] | None = None
+    bound = 1
+    for codes, different in _codes(columns):
+        if different == 1:
+            continue
+        if combined is None:
+            combined, bound = codes, different
+            continue
+        if bound > 2**62 // different:  # squeeze, so that the product fits
+            values, combined = np.unique(combined, return_inverse=True)
+            bound = len(values)
+        combined = combined * different + codes
+        bound *= different
+    if combined is None:
+        return None, [0]
+    _, rows, codes = np.unique(combined, return_index=True, return_inverse=True)
+    return codes, rows.tolist()
+
+
+def _codes(columns: RecordColumns) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """For each field of a shape: a code of each row, and how many there are."""
+    for field in (*_TEXTS, "topic"):
+        column = columns.text(field)
+        if not column.all_empty:
+            values, codes = column.distinct()
+            yield codes, len(values)
+    for field in (*_NUMBERS, "partition"):
+        numbers = getattr(columns, field)
+        if bool((numbers == numbers[0]).all()):
+            continue
+        different, codes = np.unique(numbers, return_inverse=True)
+        yield codes.astype(np.int64), len(different)
+
+
+def _shape(
+    columns: RecordColumns, row: int, segment: SegmentRef, reachable: bool
+) -> tuple[Any, ...]:
+    """The row of ``record_shapes`` behind its number."""
+    producer, event, *transaction = (columns.text(field).at(row) for field in _TEXTS)
+    epoch, schema, version, coordinator = (int(getattr(columns, field)[row]) for field in _NUMBERS)
+    topic, partition = columns.topic.at(row), int(columns.partition[row])
+    own = topic == segment.topic.encode("utf-8", "surrogateescape")
+    return (
+        None if own else name_or_none(topic),
+        None if partition == segment.partition else partition,
+        name_or_none(producer),
+        epoch,
+        name_or_none(event),
+        schema,
+        *(name_or_none(value) for value in transaction),
+        version,
+        coordinator,
+        int(reachable),
+    )
+
+
+def topic_name(segment: SegmentRef) -> str | bytes:
+    """The topic of the path, as it is stored."""
+    return name(segment.topic)

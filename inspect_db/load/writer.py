@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
 from cursus.formats import timestamps
+
+CACHE_KIB: Final = 16_384
 
 
 @dataclass(slots=True)
@@ -36,3 +38,22 @@ def moment(nanoseconds: int) -> str:
         return timestamps.canonical(nanoseconds)
     except ValueError:
         return str(nanoseconds)
+
+
+def open_for_writing(path: str) -> apsw.Connection:
+    """A database that is thrown away when anything goes wrong."""
+    connection = apsw.Connection(path)
+    prepare(connection)
+    return connection
+
+
+def prepare(connection: apsw.Connection) -> None:
+    """No journal, no waiting, nobody else."""
+    for pragma in (
+        "page_size = 4096",
+        "journal_mode = off",
+        "synchronous = off",
+        "locking_mode = exclusive",
+        f"cache_size = -{CACHE_KIB}",
+    ):
+        connection.execute(f"pragma {pragma}")

@@ -40,7 +40,7 @@
 --   last_offset: Offset of the last record; null without one.
 
 pragma application_id = 1129665107;
-pragma user_version = 1;
+pragma user_version = 2;
 
 -- table build: How and when this index was made; one row.
 --   schema_version: Version of these scripts.
@@ -52,7 +52,8 @@ pragma user_version = 1;
 --   verdict: starts_clean, starts_with_repairs, starts_with_damage, undetermined or refuses.
 --   records_mode: Which records are in record_rows: all, internal or none.
 --   payload_bytes: How many bytes of each payload were copied.
---   hashed: 1 when files.sha256 and file_blocks were filled.
+--   hashed: 1 with --hash.
+--   config: The settings of a broker that the start was judged with, as a JSON object.
 --   changed_files: Files that changed or appeared while the index was built; 0 means one moment.
 --   inventory: What cursus-storage manifest inspect prints; null when it refuses.
 --   inventory_error: Why it refuses.
@@ -67,6 +68,7 @@ create table build (
     records_mode text not null,
     payload_bytes integer not null,
     hashed integer not null,
+    config text not null,
     changed_files integer not null,
     inventory blob,
     inventory_error any
@@ -108,10 +110,11 @@ create table consumer_status (
 --   marker_bytes: Log size in the name of a compaction marker.
 --   size: Bytes.
 --   mtime_ns: Modification time in nanoseconds since 1970.
+--   ctime_ns: Time of the last change of any kind; unlike mtime_ns it cannot be put back.
 --   mode: Permission bits.
 --   device: Device number.
 --   inode: Inode number.
---   content: Digest of the bytes that matter (BLAKE2b): of the whole file, or of the records of a log; null where nothing was read.
+--   content: Digest of the file: SHA-256 over the SHA-256 of its blocks of 1 MiB; null where it was not read.
 --   sha256: SHA-256 of the whole file, with --hash.
 --   changed: 1 when the file changed while it was read.
 create table files (
@@ -126,6 +129,7 @@ create table files (
     marker_bytes any,
     size integer not null,
     mtime_ns integer not null,
+    ctime_ns integer not null,
     mode integer not null,
     device any not null,
     inode any not null,
@@ -134,7 +138,7 @@ create table files (
     changed integer not null
 ) strict;
 
--- table file_blocks: SHA-256 of each block of 1 MiB, with --hash.
+-- table file_blocks: SHA-256 of each block of 1 MiB of the logs; with --hash of every file.
 --   block: Number of the block, from 0.
 --   sha256: SHA-256 of its bytes.
 create table file_blocks (
@@ -363,4 +367,21 @@ create table record_rows (
     payload_bytes integer not null,
     payload blob,
     primary key (file_id, position)
+) strict, without rowid;
+
+-- table kept_scans: What the scan of each log found, for `build --update`; no evidence of its own.
+--   state: Findings and sums of the scan, as a JSON object.
+create table kept_scans (
+    file_id integer primary key references files,
+    state text not null
+) strict;
+
+-- table kept_batches: What a start needs of the records of each log, for `build --update`.
+--   batch: Place in the order of the log.
+--   data: Runs, markers and events (inspect_db/load/kept.py).
+create table kept_batches (
+    file_id integer not null references files,
+    batch integer not null,
+    data blob not null,
+    primary key (file_id, batch)
 ) strict, without rowid;

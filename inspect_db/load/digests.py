@@ -1,0 +1,146 @@
+"""Digests of files, block by block, made while somebody else reads them.
+
+A block is 1 MiB. The digest of a file is made of those of its blocks, so that
+one that grew can be digested from where it ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cursus.evidence.walk import EvidenceFile, LogDirectory
+from cursus.replay.interfaces import Entry, RecordBatch, SegmentRef, SegmentScan
+
+BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Blocks:
+    """SHA-256 of each block of 1 MiB of a file. ``whole``: of all its bytes, if asked for."""
+
+    size: int
+    digests: list[bytes]
+    whole: bytes | None = None
+
+    @property
+    def content(self) -> bytes:
+        """One digest for all of it."""
+        return hashlib.sha256(b"".join(self.digests)).digest()[:16]
+
+    def rows(self, file_id: int) -> Iterable[tuple[Any, ...]]:
+        """Rows of ``file_blocks``."""
+        for at, digest in enumerate(self.digests):
+            position = at * BLOCK_BYTES
+            yield file_id, at, position, min(BLOCK_BYTES, self.size - position), digest
+
+
+class BlockDigester:
+    """Digests of consecutive bytes, block by block."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._block = hashlib.sha256()
+        self._whole = hashlib.sha256() if whole else None
+        self._digests: list[bytes] = []
+        self.position = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take the bytes that follow."""
+        view = memoryview(data)
+        if self._whole is not None:
+            self._whole.update(view)
+        at = 0
+        while at < len(view):
+            room = BLOCK_BYTES - self.position % BLOCK_BYTES
+            part = view[at : at + room]
+            self._block.update(part)
+            self.position += len(part)
+            at += len(part)
+            if self.position % BLOCK_BYTES == 0:
+                self._digests.append(self._block.digest())
+                self._block = hashlib.sha256()
+
+    def close(self) -> Blocks:
+        """The digests, now that all bytes were seen."""
+        digests = list(self._digests)
+        if self.position % BLOCK_BYTES:
+            digests.append(self._block.digest())
+        return Blocks(self.position, digests, self._whole.digest() if self._whole else None)
+
+
+class _Digesting(EvidenceFile):
+    """A file that digests its bytes the first time that they are read, in order."""
+
+    __slots__ = ("digester",)
+
+    def __init__(self, fd: int, size: int, digester: BlockDigester) -> None:
+        super().__init__(fd, size)
+        self.digester = digester
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = super().pread(length, position)
+        seen = self.digester.position - position
+        if 0 <= seen < len(data):
+            self.digester.update(memoryview(data)[seen:])
+        return data
+
+
+class DigestingDirectory(LogDirectory):
+    """Evidence whose scans digest the bytes that they read."""
+
+    hashes: bool = False
+    blocks: Blocks | None = None
+    _digester: BlockDigester | None = None
+
+    def open(self, path: str) -> EvidenceFile:
+        source = super().open(path)
+        if self._digester is None:
+            return source
+        return _Digesting(source.detach(), source.size, self._digester)
+
+    def scan(
+        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+    ) -> SegmentScan:
+        """Scan a segment; ``blocks`` has its digests then, unless it could not be read whole."""
+        digester = self._digester = BlockDigester(whole=self.hashes)
+        self.blocks = None
+        try:
+            scan = super().scan(segment, visit)
+        finally:
+            self._digester = None
+        if scan.end != "unreadable":
+            self.blocks = self._rest(segment, digester)
+        return scan
+
+    def _rest(self, segment: SegmentRef, digester: BlockDigester) -> Blocks | None:
+        """Digest what the scan had no need to read."""
+        if digester.position < segment.size:
+            try:
+                with super().open(segment.path) as source:
+                    while digester.position < segment.size:
+                        want = min(BLOCK_BYTES, segment.size - digester.position)
+                        data = source.pread(want, digester.position)
+                        if not data:
+                            return None
+                        digester.update(data)
+            except OSError:
+                return None
+        return digester.close() if digester.position == segment.size else None
+
+
+def read_blocks(evidence: LogDirectory, entry: Entry, *, whole: bool) -> Blocks | None:
+    """Digest a file as it stands; ``None`` when it cannot be read."""
+    digester = BlockDigester(whole=whole)
+    try:
+        with evidence.open(entry.path) as source:
+            while digester.position < source.size:
+                want = min(BLOCK_BYTES, source.size - digester.position)
+                data = source.pread(want, digester.position)
+                if not data:
+                    break
+                digester.update(data)
+    except OSError:
+        return None
+    return digester.close()

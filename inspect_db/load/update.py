@@ -1,0 +1,282 @@
+"""What of an older index still holds: the beginning of ``build --update``.
+
+Nothing in the old index is believed because it is there. A file is taken for
+unchanged when what the kernel says of it is the same in every respect: type,
+device, inode, size, modification time, and time of the last change of any kind,
+which nobody can put back. Where that differs although the size is the same (a
+copy, a restored backup, a touch) its bytes are read and their digests compared.
+Everything else is scanned again.
+
+What is kept is what a scan found and what it leaves for the judgement (``kept``);
+the judgement itself is made anew, over everything. So an update and a full
+build say the same.
+
+Source: design, principle 8.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
+
+import apsw
+
+from cursus.evidence.walk import LogDirectory
+from cursus.replay.interfaces import Entry
+from cursus.replay.segments import SegmentFiles
+from cursus.replay.startup import segments_to_judge
+from inspect_db.index import SCHEMA_VERSION, IndexFileError, open_index
+from inspect_db.load.digests import read_blocks
+from inspect_db.load.files import Content
+from inspect_db.load.kept import KeptError, KeptScan, decode_scan
+from inspect_db.load.options import BuildOptions, config_text
+from inspect_db.load.scanning import Item
+from inspect_db.values import from_name, from_number
+
+#: Tables that hold what scans found; every other one holds what was judged.
+SCANNED: Final = (
+    "record_rows",
+    "kept_batches",
+    "kept_scans",
+    "segment_sums",
+    "file_blocks",
+)
+_STAY: Final = {*SCANNED, "files", "record_shapes"}
+#: An index of which more than this is to be replaced is better made anew.
+_MOST: Final = 0.5
+
+
+class NotUpdatable(Exception):
+    """The old index is of no use here; the message says why."""
+
+
+@dataclass(slots=True)
+class Start:
+    """Where a build begins: numbers of files, what is known already, what is to be scanned."""
+
+    ids: dict[str, int]
+    contents: dict[str, Content] = field(default_factory=dict)
+    kept: list[tuple[int, SegmentFiles, KeptScan]] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+
+
+def from_nothing(evidence: LogDirectory) -> Start:
+    """A full build: every segment is scanned."""
+    ids = {entry.path: at for at, entry in enumerate(evidence.entries, 1)}
+    start = Start(ids)
+    for files, aggregates in segments_to_judge(evidence):
+        start.items.append(_item(evidence, ids, files, aggregates))
+    start.items.sort(key=lambda item: item.file_id)
+    return start
+
+
+def _item(
+    evidence: LogDirectory, ids: dict[str, int], files: SegmentFiles, aggregates: bool
+) -> Item:
+    entry = evidence.get(files.ref.path)
+    assert entry is not None
+    return Item(ids[entry.path], files, entry, aggregates)
+
+
+def copy_index(target: str, unfinished: str) -> None:
+    """A copy of the old index to work on; shared blocks where the file system has them."""
+    with open(target, "rb") as source, open(unfinished, "r+b") as copy:
+        left = os.fstat(source.fileno()).st_size
+        try:
+            while left:
+                done = os.copy_file_range(source.fileno(), copy.fileno(), left)
+                if not done:
+                    break
+                left -= done
+        except OSError:
+            source.seek(0)
+            copy.seek(0)
+            copy.truncate()
+            shutil.copyfileobj(source, copy, 1 << 20)
+
+
+def check(target: str, log_dir: str, options: BuildOptions) -> None:
+    """Was the old index made of this directory in this way? Raises :class:`NotUpdatable`."""
+    if not os.path.exists(target):
+        raise NotUpdatable("there is no index yet")
+    try:
+        connection = open_index(target)
+    except IndexFileError:
+        raise NotUpdatable("the index is of another version") from None
+    try:
+        row = connection.execute(
+            "select schema_version, log_dir, records_mode, payload_bytes, hashed, config from build"
+        ).fetchone()
+    except apsw.Error:
+        raise NotUpdatable("the index cannot be read") from None
+    finally:
+        connection.close()
+    if row is None:
+        raise NotUpdatable("the index is not whole")
+    version, directory, records, payload_bytes, hashed, config = cast(tuple[Any, ...], row)
+    if version != SCHEMA_VERSION:
+        raise NotUpdatable("the index is of another version")
+    if from_name(directory) != log_dir:
+        raise NotUpdatable("the index is of another directory")
+    if (records, payload_bytes, bool(hashed)) != (
+        options.records,
+        options.payload_bytes,
+        options.hashes,
+    ):
+        raise NotUpdatable("the index was made with other options")
+    if config != config_text(options):
+        raise NotUpdatable("the index was made with another configuration")
+
+
+def from_index(connection: apsw.Connection, evidence: LogDirectory) -> Start:
+    """Keep what holds and drop the rest. ``connection``: the copy of the old index.
+
+    Raises :class:`NotUpdatable` when too little of it holds.
+    """
+    old = _Old(connection, evidence)
+    start = old.start()
+    whole = sum(entry.size for entry in evidence.entries if entry.path in old.logs)
+    if sum(item.files.ref.size for item in start.items) > _MOST * whole:
+        raise NotUpdatable("more than half of it has changed")
+    connection.execute("begin")
+    old.drop({*start.ids.values()} - {item.file_id for item in start.items})
+    for (table,) in connection.execute(
+        "select name from sqlite_schema where type = 'table' and name not like 'sqlite_%'"
+    ).fetchall():
+        if table not in _STAY:
+            connection.execute(f"delete from {table}")
+    connection.execute("delete from files")
+    connection.execute("commit")
+    return start
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as the old index has it."""
+
+    file_id: int
+    stamp: tuple[object, ...]
+    type: str
+    size: int
+    changed: bool
+    content: Content
+
+
+class _Old:
+    def __init__(self, connection: apsw.Connection, evidence: LogDirectory) -> None:
+        self.connection = connection
+        self.evidence = evidence
+        self.files = dict(self._files())
+        self.scans = {
+            int(str(file_id)): str(state)
+            for file_id, state in connection.execute("select file_id, state from kept_scans")
+        }
+        self.logs: set[str] = set()
+        self._same: dict[str, bool] = {}
+
+    def _files(self) -> Iterable[tuple[str, _File]]:
+        for row in self.connection.execute(
+            "select file_id, path, type, device, inode, size, mtime_ns, ctime_ns, changed, "
+            "content, sha256 from files"
+        ):
+            file_id, path, kind, device, inode, size, mtime, ctime, changed, *digests = cast(
+                tuple[Any, ...], row
+            )
+            stamp = (kind, from_number(device), from_number(inode), size, mtime, ctime)
+            content = Content(*digests)
+            yield from_name(path), _File(file_id, stamp, kind, size, bool(changed), content)
+
+    def start(self) -> Start:
+        free = max((file.file_id for file in self.files.values()), default=0) + 1
+        ids: dict[str, int] = {}
+        for entry in self.evidence.entries:
+            known = self.files.get(entry.path)
+            ids[entry.path] = known.file_id if known else free
+            free += 0 if known else 1
+        start = Start(ids)
+        for files, aggregates in segments_to_judge(self.evidence):
+            self.logs.add(files.ref.path)
+            kept = self._kept(files, aggregates)
+            if kept is not None:
+                start.kept.append((ids[files.ref.path], files, kept))
+            else:
+                start.items.append(_item(self.evidence, ids, files, aggregates))
+        start.items.sort(key=lambda item: item.file_id)
+        scanned = {item.entry.path for item in start.items}
+        for entry in self.evidence.entries:
+            if entry.path not in scanned and entry.type == "file" and self._unchanged(entry):
+                start.contents[entry.path] = self.files[entry.path].content
+        return start
+
+    def _kept(self, files: SegmentFiles, aggregates: bool) -> KeptScan | None:
+        """The scan of a segment, if it would be the same today."""
+        old = self.files.get(files.ref.path)
+        state = self.scans.get(old.file_id) if old else None
+        entry = self.evidence.get(files.ref.path)
+        if state is None or entry is None:
+            return None
+        try:
+            kept = decode_scan(state)
+        except KeptError:
+            return None
+        if (
+            not still_fits(kept, files, aggregates)
+            or not self._unchanged(entry)
+            or (files.index is not None and not self._unchanged(files.index))
+        ):
+            return None
+        return kept
+
+    def _unchanged(self, entry: Entry) -> bool:
+        found = self._same.get(entry.path)
+        if found is None:
+            found = self._same[entry.path] = self._look(entry)
+        return found
+
+    def _look(self, entry: Entry) -> bool:
+        old = self.files.get(entry.path)
+        if old is None or old.changed:
+            return False
+        stamp = (entry.type, entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns)
+        if stamp == old.stamp:
+            return True
+        if entry.type != "file" or old.type != "file" or entry.size != old.size:
+            return False
+        if old.content.content is None:
+            return False
+        blocks = read_blocks(self.evidence, entry, whole=False)
+        return blocks is not None and blocks.content == old.content.content
+
+    def drop(self, holding: set[int]) -> None:
+        """Remove what scans found in files other than these."""
+        unchanged = {
+            self.files[path].file_id
+            for path, same in self._same.items()
+            if same and path in self.files
+        }
+        for file in self.files.values():
+            if file.file_id in holding and file.file_id in unchanged:
+                continue
+            for table in SCANNED:
+                self.connection.execute(f"delete from {table} where file_id = ?", (file.file_id,))
+
+
+def still_fits(kept: KeptScan, files: SegmentFiles, aggregates: bool) -> bool:
+    """Would a scan of the same bytes find the same today?
+
+    What stands around a segment decides about it too: the last one is active, a
+    marker lets it have gaps, a broker may be writing. That matters only where
+    something was found; a clean segment stays clean when it is closed.
+    """
+    ref, before = files.ref, kept.ref
+    if kept.indexed != (files.index is not None) or (aggregates and not kept.aggregates):
+        return False
+    if ref == before:
+        return True
+    scan = kept.judged.scan
+    plain = scan.end == "clean" and not scan.findings and not kept.judged.index
+    around = replace(before, active=ref.active, in_use=ref.in_use, gaps_allowed=ref.gaps_allowed)
+    return plain and ref == around and (ref.gaps_allowed or not before.gaps_allowed)

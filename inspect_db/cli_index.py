@@ -147,10 +147,15 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 @click.option("--hash", "hashes", is_flag=True, help="SHA-256 of every file and block of 1 MiB.")
 @click.option(
     "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
+    type=click.IntRange(1, 64),
     metavar="N",
-    help="Accepted; one process reads. The index is the same for every N.",
+    help="Processes that read; the index says the same for every N. (default 2, where there "
+    "are the cores and enough to read)",
+)
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Go on from INDEX.db: read only what has changed since.",
 )
 def build_command(
     log_dir: str,
@@ -158,7 +163,8 @@ def build_command(
     records: Literal["all", "internal", "none"],
     payload_bytes: int,
     hashes: bool,
-    jobs: int,
+    jobs: int | None,
+    update: bool,
     config: StartupConfig,
     as_of: int,
 ) -> None:
@@ -167,15 +173,17 @@ def build_command(
     Built beside INDEX.db and renamed into place: an older index stays as it was
     until the new one is whole. Nothing is written below LOG_DIR.
     """
-    options = BuildOptions(as_of, records, payload_bytes, hashes, config)
+    options = BuildOptions(as_of, records, payload_bytes, hashes, config, jobs, update)
     with _terminated_as_interrupted(), _progress() as progress:
         try:
             result = build(log_dir, output, options, progress)
         except BuildError as error:
             raise Failure(str(error)) from None
+    if result.full:
+        click.echo(f"{safe_text(output)}: a full build, since {result.full}", err=True)
     click.echo(
         f"{safe_text(output)}: {result.verdict}, {result.records:,} records, "
-        f"{result.bytes:,} bytes",
+        f"{result.bytes:,} bytes" + (f", {result.scanned:,} bytes of logs read" if update else ""),
         err=True,
     )
     if result.changed:

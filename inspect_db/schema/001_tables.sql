@@ -372,7 +372,7 @@ create table record_rows (
 -- table kept_scans: What the scan of each log found, for `build --update`; no evidence of its own.
 --   state: Findings and sums of the scan, as a JSON object.
 create table kept_scans (
-    file_id integer primary key references files,
+    file_id integer primary key,
     state text not null
 ) strict;
 
@@ -380,7 +380,7 @@ create table kept_scans (
 --   batch: Place in the order of the log.
 --   data: Runs, markers and events (inspect_db/load/kept.py).
 create table kept_batches (
-    file_id integer not null references files,
+    file_id integer not null,
     batch integer not null,
     data blob not null,
     primary key (file_id, batch)

@@ -2154,6 +2154,52 @@ _add(
     ]
 )
 
+# -- idempotent appends (journal.md section 6.3) ---------------------------------
+_add(
+    [
+        FindingCode(
+            "sequence_required",
+            "error",
+            "ignores",
+            None,
+            "A record that must be idempotent has no sequence.",
+            "Send a sequence, from 1 on for each partition.",
+        ),
+        FindingCode(
+            "first_sequence_not_one",
+            "error",
+            "ignores",
+            None,
+            "The first record of a producer does not have sequence 1.",
+            "Begin anew with sequence 1, under a new producer id.",
+        ),
+        FindingCode(
+            "stale_producer_epoch",
+            "error",
+            "ignores",
+            None,
+            "The producer has been replaced by one with a higher epoch.",
+            "Stop this producer; the one with the higher epoch goes on.",
+        ),
+        FindingCode(
+            "sequence_gap",
+            "error",
+            "ignores",
+            None,
+            "Records of a producer are missing before this one.",
+            "Send what is missing first.",
+        ),
+        FindingCode(
+            "new_epoch_sequence_not_one",
+            "error",
+            "ignores",
+            None,
+            "The first record of a new producer epoch does not have sequence 1.",
+            "Begin the new epoch with sequence 1.",
+        ),
+    ]
+)
+
 # -- requests to aggregates (journal.md section 7.4) ----------------------------
 _add(
     [

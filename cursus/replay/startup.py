@@ -32,6 +32,7 @@ from cursus import layout
 from cursus.findings import EFFECT_ORDER, STEP_NAMES, Effect, Finding, Step, finding
 from cursus.replay.aggregates import AggregateFiles, AggregateIndex
 from cursus.replay.checkpoints import HwmCheckpoint, judge_hwm
+from cursus.replay.commit import CommitJudge
 from cursus.replay.consumer_groups import ConsumerReplay, ConsumerResult
 from cursus.replay.interfaces import Evidence, RecordBatch
 from cursus.replay.producers import ProducerIndex, ProducerState
@@ -279,8 +280,9 @@ class _Planner:
                 self._scan_topic(topic, None)
         consumers = self._consumers(manifest, topics, internal)
         self._at_stake()
-        journal = self._journal(manifest, consumers)
-        producers, aggregates, hwm = self._checkpoints()
+        producers = self._producers()
+        journal = self._journal(manifest, consumers, producers)
+        aggregates, hwm = self._checkpoints(producers)
         return self._conclude(manifest, topics, consumers, journal, producers, aggregates, hwm)
 
     # -- findings ------------------------------------------------------------------
@@ -441,31 +443,42 @@ class _Planner:
 
     # -- steps 4 and 5 -----------------------------------------------------------------
 
-    def _journal(self, manifest: ManifestReplay, consumers: ConsumerResult) -> JournalReplay:
+    def _journal(
+        self,
+        manifest: ManifestReplay,
+        consumers: ConsumerResult,
+        producers: Mapping[tuple[str, int], ProducerState],
+    ) -> JournalReplay:
         declared = None
         if manifest.definitions is not None:
             declared = {item.name: item.partitions for item in manifest.definitions}
         whole = not any(_stops(item) for item in self.found[3])
+        groups = consumers.groups if whole else None
+        known = {key: state.effective for key, state in producers.items() if key in self.opens}
         journal = replay_journal(
             self.evidence,
             self.as_of,
             declared=declared,
-            groups=consumers.groups if whole else None,
+            groups=groups,
             expiration_ms=self.config.transactional_id_expiration_ms,
+            # In a live directory the logs were read before the journal: they prove nothing.
+            can_commit=CommitJudge(groups, None if self.evidence.in_use else known),
         )
         self._add(journal.findings, 4)
         for part in self.parts.values():
             self._add(part.transactions.findings(journal), 4)
         return journal
 
+    def _producers(self) -> dict[tuple[str, int], ProducerState]:
+        """Known before step 4, which asks for it; what is wrong with it is told at step 5."""
+        return {
+            key: part.producers.finish(self.evidence, self.partitions[key], opens=key in self.opens)
+            for key, part in self.parts.items()
+        }
+
     def _checkpoints(
-        self,
-    ) -> tuple[
-        dict[tuple[str, int], ProducerState],
-        dict[tuple[str, int], AggregateFiles],
-        dict[tuple[str, int], HwmCheckpoint],
-    ]:
-        producers: dict[tuple[str, int], ProducerState] = {}
+        self, producers: Mapping[tuple[str, int], ProducerState]
+    ) -> tuple[dict[tuple[str, int], AggregateFiles], dict[tuple[str, int], HwmCheckpoint]]:
         aggregates: dict[tuple[str, int], AggregateFiles] = {}
         watermarks: dict[tuple[str, int], HwmCheckpoint] = {}
         for key, part in self.parts.items():
@@ -473,11 +486,10 @@ class _Planner:
             opens = key in self.opens
             watermarks[key] = judge_hwm(self.evidence, log, opens=opens)
             self._add(watermarks[key].findings, 5)
-            producers[key] = part.producers.finish(self.evidence, log, opens=opens)
             self._add(producers[key].findings, 5)
             aggregates[key] = part.aggregates.finish(self.evidence, log, opens=opens)
             self._add(aggregates[key].findings, 5)
-        return producers, aggregates, watermarks
+        return aggregates, watermarks
 
     # -- the verdict ---------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ STATES: Final[Mapping[Profile, frozenset[str]]] = {
     ),
 }
 DEFAULT_EXPIRATION_MS: Final = 604_800_000
+#: Code and text of what stands in the way of a decided commit, ``None`` when nothing does.
+CanCommit = Callable[[Transaction], tuple[str, str] | None]
 _U32 = struct.Struct(">I")
 _CHUNK: Final = 1 << 20
 
@@ -405,12 +407,14 @@ def replay_journal(
     declared: Mapping[str, int] | None,
     groups: Iterable[str] | None = None,
     expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    can_commit: CanCommit | None = None,
 ) -> JournalReplay:
     """Read and judge the journal.
 
     ``as_of``: nanoseconds since the zero time, for expiry. ``declared``:
     partition count of each topic, ``None`` when the manifest cannot be read.
-    ``groups``: live groups, ``None`` when they cannot be told.
+    ``groups``: live groups, ``None`` when they cannot be told. ``can_commit``: why
+    a commit that is decided could not be carried out (``cursus.replay.commit``).
     """
     path = layout.JOURNAL
     entry = evidence.get(path)
@@ -449,7 +453,7 @@ def replay_journal(
     if later is not None:
         found.extend(_about_manifest(evidence, later))
     found.extend(_import(scan))
-    finish, told_finish = _finish(scan, declared, groups)
+    finish, told_finish = _finish(scan, declared, groups, can_commit)
     found.extend(told_finish)
     expire = _expiry(scan, as_of, expiration_ms)
     if expire:
@@ -605,7 +609,10 @@ def _import(scan: JournalScan) -> Iterable[Finding]:
 
 
 def _finish(
-    scan: JournalScan, declared: Mapping[str, int] | None, groups: Iterable[str] | None
+    scan: JournalScan,
+    declared: Mapping[str, int] | None,
+    groups: Iterable[str] | None,
+    can_commit: CanCommit | None,
 ) -> tuple[tuple[Finish, ...], list[Finding]]:
     found: list[Finding] = []
     finish: list[Finish] = []
@@ -626,6 +633,21 @@ def _finish(
                     f"refers to {missing}",
                     effect="refuses" if committing else "ignores",
                     severity="error" if committing else "warning",
+                    transactional_id=name,
+                    epoch=state.epoch,
+                )
+            )
+        elif committing and can_commit is not None and (cause := can_commit(state)) is not None:
+            found.append(
+                finding(
+                    cause[0],
+                    layout.JOURNAL,
+                    position=scan.positions[name],
+                    message=f'the commit of transaction "{canonical_json.shorten(name)}" cannot be '
+                    f"carried out: {cause[1]}",
+                    severity="error",
+                    effect="refuses",
+                    step=4,
                     transactional_id=name,
                     epoch=state.epoch,
                 )

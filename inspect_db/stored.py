@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-import apsw
-
 from cursus.findings import Effect, Finding, Lost, Severity, Step
 from cursus.formats import timestamps
 from cursus.replay.startup import Action, Outcome, Plan, StepOutcome, Verdict
+from inspect_db.reading import Rows
 from inspect_db.values import from_name, from_number, from_number_or_none
 
-_CAUSES = {
+#: Effect of the finding that makes a verdict what it is.
+CAUSES = {
     "refuses": "refuses",
     "undetermined": "unknown",
     "starts_with_damage": "data_missing",
@@ -41,16 +41,16 @@ class StoredPlan:
     @property
     def first_cause(self) -> Finding | None:
         """The first finding that makes the verdict what it is."""
-        wanted = _CAUSES.get(self.verdict)
+        wanted = CAUSES.get(self.verdict)
         return next((item for item in self.findings if item.effect == wanted and item.step), None)
 
 
-def findings(connection: apsw.Connection) -> tuple[Finding, ...]:
+def findings(connection: Rows) -> tuple[Finding, ...]:
     """Findings in broker order, as they were made."""
     return tuple(_findings(connection))
 
 
-def _findings(connection: apsw.Connection) -> Iterator[Finding]:
+def _findings(connection: Rows) -> Iterator[Finding]:
     for row in connection.execute(
         "select code, severity, effect, step, path, position, length, message, action, lost_bytes, "
         "lost_records, lost_first_offset, lost_last_offset, detail from findings "
@@ -76,7 +76,7 @@ def _findings(connection: apsw.Connection) -> Iterator[Finding]:
         )
 
 
-def stored_plan(connection: apsw.Connection) -> Plan:
+def stored_plan(connection: Rows) -> Plan:
     """The verdict of the index, in the form that pages and JSON are made of."""
     row = cast(
         tuple[Any, ...],
@@ -120,7 +120,7 @@ def stored_plan(connection: apsw.Connection) -> Plan:
     return cast(Plan, plan)
 
 
-def inventory_rows(connection: apsw.Connection) -> Iterator[dict[str, Any]]:
+def inventory_rows(connection: Rows) -> Iterator[dict[str, Any]]:
     """One row for each entry below the log directory, as ``inspect-db inventory`` has it."""
     for row in connection.execute(
         "select path, type, kind, class, size, mtime_ns, mode, topic, partition, base_offset "
@@ -150,7 +150,7 @@ def _name_number(value: int | str | None) -> int | None:
     return int(value) if len(value) > 20 else from_number(value)
 
 
-def reference_inventory(connection: apsw.Connection) -> bytes | None:
+def reference_inventory(connection: Rows) -> bytes | None:
     """What ``cursus-storage manifest inspect`` prints; ``None`` where it refuses."""
     row = connection.execute("select inventory from build").fetchone()
     return cast("bytes | None", row[0] if row else None)

@@ -41,7 +41,7 @@ EXIT_CODES: Final[Mapping[str, int]] = {
     "refuses": 5,
     "undetermined": 6,
 }
-_HEADLINES: Final[Mapping[str, tuple[str, str]]] = {
+HEADLINES: Final[Mapping[str, tuple[str, str]]] = {
     "starts_clean": ("STARTS CLEAN", "a broker starts on this directory."),
     "starts_with_repairs": (
         "STARTS WITH REPAIRS",
@@ -57,7 +57,7 @@ _HEADLINES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "refuses": ("REFUSES", "a broker does not start on this directory."),
 }
-_STEP_TITLES: Final[Mapping[int, str]] = {
+STEP_TITLES: Final[Mapping[int, str]] = {
     1: "topic manifest",
     2: "topic storage",
     3: "consumer metadata",
@@ -215,7 +215,7 @@ def lost_text(lost: Lost | None) -> str:
 
 def page(plan: Plan, *, everything: bool = False) -> Iterator[str]:
     """Lines of the page, without line ends."""
-    word, sentence = _HEADLINES[plan.verdict]
+    word, sentence = HEADLINES[plan.verdict]
     yield from wrap(f"{word}: {sentence}")
     yield ""
     yield from wrap(safe_text(plan.log_dir), "  ")
@@ -249,7 +249,7 @@ def _use(in_use: bool | None) -> str:
 
 
 def _cause(item: Finding) -> Iterator[str]:
-    title = _STEP_TITLES[item.step] if item.step else ""
+    title = STEP_TITLES[item.step] if item.step else ""
     yield from wrap(f"First cause, step {item.step} ({title}): {item.code}")
     yield from wrap(place(item), "  ")
     yield from wrap(_sentence(safe_text(item.message, MESSAGE)), "  ")
@@ -273,7 +273,7 @@ def _step_line(step: StepOutcome) -> str:
         number = sum(1 for item in step.findings if item.severity == severity)
         if number:
             counts.append(counted(number, noun))
-    line = f"  {step.step}  {_STEP_TITLES[step.step]:<21}{_OUTCOMES[step.outcome]:<13}"
+    line = f"  {step.step}  {STEP_TITLES[step.step]:<21}{_OUTCOMES[step.outcome]:<13}"
     return (line + ", ".join(counts)).rstrip()
 
 

@@ -46,7 +46,8 @@ _SOURCES: Final = {
 
 
 def _bytes(value: SqlName) -> bytes:
-    return value if isinstance(value, bytes) else value.encode("utf-8")
+    """``value``: stored, or decoded by ``surrogateescape``; the same bytes either way."""
+    return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
 
 
 def encode(value: SqlName) -> str:
@@ -82,7 +83,7 @@ def _by_digest(rows: Rows, kind: str, digest: str) -> SqlName | None:
         )
         for (value,) in found:
             if hashlib.sha256(_bytes(value)).hexdigest() == digest:
-                return value  # type: ignore[no-any-return]
+                return name(value)
     return None
 
 
@@ -170,6 +171,10 @@ class Addresses:
         """A table or view, filtered."""
         base = str(self._urls.table(self.database, table))
         return f"{base}?{urlencode(filters)}" if filters else base
+
+    def tables(self) -> str:
+        """Datasette's own page of the index."""
+        return str(self._urls.database(self.database))
 
     def query(self, query: str, **given: SqlName | int) -> str | None:
         """A named query with its parameters; ``None`` when an address would be too long."""

@@ -52,7 +52,7 @@ def get_metadata(
     found = {}
     for name, item in databases.indexes(datasette):
         if database in {None, name}:
-            entry = metadata.of_database(addresses(datasette, item).home, key, table)
+            entry = metadata.of_database(addresses_in(datasette, item).home, key, table)
             if entry:
                 found[name] = entry
     return {"databases": found} if found else {}
@@ -74,7 +74,7 @@ def render_cell(
     if not databases.is_index(datasette, database):
         return None
     limit = datasette.setting("truncate_cells_html") or None
-    own = addresses(datasette, datasette.databases[database])
+    own = addresses_in(datasette, datasette.databases[database])
     return cells.render(row, value, column, own, limit)
 
 
@@ -102,7 +102,7 @@ def asgi_wrapper(datasette: Any) -> Callable[[Any], Any]:
 def menu_links(datasette: Any) -> Iterable[dict[str, str]]:
     """The way to our pages from every page."""
     return [
-        {"href": addresses(datasette, item).home, "label": f"{name}: would a broker start?"}
+        {"href": addresses_in(datasette, item).home, "label": f"{name}: would a broker start?"}
         for name, item in databases.indexes(datasette)
     ]
 
@@ -112,10 +112,10 @@ def database_actions(datasette: Any, database: str) -> Iterable[dict[str, str]]:
     """The way to our pages from the page of the database."""
     if not databases.is_index(datasette, database):
         return []
-    own = addresses(datasette, datasette.databases[database])
+    own = addresses_in(datasette, datasette.databases[database])
     return [{"href": own.home, "label": "Would a broker start?"}]
 
 
-def addresses(datasette: Any, database: Any) -> Addresses:
+def addresses_in(datasette: Any, database: Any) -> Addresses:
     """Addresses within one index."""
     return Addresses(datasette.urls, database.name, database.route)

@@ -40,7 +40,13 @@ _SOURCES: Final = {
         ("offset_snapshots", "group_name"),
         ("historical_offsets", "group_name"),
     ),
-    "topic": (("topics", "topic"), ("partitions", "topic")),
+    "topic": (
+        ("topics", "topic"),
+        ("partitions", "topic"),
+        ("lifecycle_records", "topic"),
+        ("offset_snapshots", "topic"),
+        ("replayed_offsets", "topic"),
+    ),
     "path": (("files", "path"),),
 }
 

@@ -58,7 +58,7 @@ def partition(document: dict[str, Any], segments: Sequence[dict[str, Any]]) -> M
     ends = [value for _, value in marks]
     for item in spans:
         ends += [item.start, item.end]
-    if not spans or not ends:
+    if not spans or not marks:
         return Markup("")
     scale = _Scale(min(ends), max(ends))
     bars, rows = _bars(spans, scale)

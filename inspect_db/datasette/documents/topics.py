@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from inspect_db.datasette.documents import LINES, Object, findings_where, first, objects, total
+from inspect_db.datasette.documents import (
+    LINES,
+    Object,
+    findings_where,
+    first,
+    objects,
+    plain,
+    total,
+)
 from inspect_db.reading import Rows
 from inspect_db.values import SqlName, from_name
 
@@ -18,7 +26,10 @@ _PARTITION: Final = (
 
 
 def topic(rows: Rows, name: SqlName) -> Object | None:
-    """The document of a topic; ``None`` when the index does not know it."""
+    """The document of a topic; ``None`` when nothing in the index names it.
+
+    A topic that only consumer metadata name has neither a definition nor partitions.
+    """
     definition = first(
         rows,
         "select declared, directory, state, lifecycle_epoch, marker_epoch, revision, partitions, "
@@ -31,7 +42,7 @@ def topic(rows: Rows, name: SqlName) -> Object | None:
         f"select {_PARTITION} from partitions where topic = ? order by partition limit {PARTS}",
         (name,),
     )
-    if definition is None and not parts:
+    if definition is None and not parts and not _named(rows, name):
         return None
     sums = first(
         rows,
@@ -63,14 +74,29 @@ def topic(rows: Rows, name: SqlName) -> Object | None:
     }
 
 
+def _named(rows: Rows, name: SqlName) -> bool:
+    """Do records of consumer metadata, or what their replay left, name this topic?"""
+    return any(
+        total(rows, f"select exists (select 1 from {table} where topic = ?)", (name,))
+        for table in ("lifecycle_records", "offset_snapshots", "replayed_offsets")
+    )
+
+
 def partition(rows: Rows, name: SqlName, number: int | str) -> Object | None:
-    """The document of a partition; ``None`` when it has no files."""
+    """The document of a partition; ``None`` when nothing in the index names it.
+
+    One without files, but with committed offsets or a declaration, has null for
+    everything that files would tell.
+    """
     address = (name, number)
     found = first(
         rows, f"select {_PARTITION} from partitions where topic = ? and partition = ?", address
     )
     if found is None:
-        return None
+        if not _expected(rows, name, number):
+            return None
+        found = dict.fromkeys(_PARTITION.split(", "))
+        found |= {"partition": plain("partition", number)}
     where = "s.topic = ? and s.partition = ?"
     return {
         **found,
@@ -102,6 +128,20 @@ def partition(rows: Rows, name: SqlName, number: int | str) -> Object | None:
             address,
         ),
     }
+
+
+def _expected(rows: Rows, name: SqlName, number: int | str) -> bool:
+    """Is the partition declared, or is an offset committed for it?"""
+    known = total(
+        rows,
+        "select exists (select 1 from replayed_offsets where topic = ?1 and partition = ?2) "
+        "or exists (select 1 from topics where topic = ?1 and partitions > ?2) or exists "
+        "(select 1 from offset_snapshots as s join offset_snapshot_items as i "
+        "on i.file_id = s.file_id and i.position = s.position "
+        "where s.topic = ?1 and i.item_partition = ?2)",
+        (name, number),
+    )
+    return bool(known)
 
 
 #: Segments that a drawing takes in.

@@ -115,8 +115,20 @@ class GroupCommit:
         waiter = _Waiter(end)
         self._waiting.append(waiter)
         self._mutex.release()
-        waiter.gate.acquire()
+        try:
+            waiter.gate.acquire()
+        except BaseException:
+            self._leave(waiter)
+            raise
         return waiter.leads
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """A thread that was interrupted while it waited: nobody may wait for it to lead."""
+        with self._mutex:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+        if waiter.leads:
+            self._let_go()
 
     def _hand_over(self, durable: int) -> None:
         """Our turn is over: let go whom it covered, and name who comes next."""

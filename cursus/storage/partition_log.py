@@ -35,7 +35,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from threading import Condition, Lock
@@ -47,6 +47,8 @@ from cursus.formats.record import FrameEncoder, Record
 from cursus.replay.segments import PartitionLog
 from cursus.storage.compaction import (
     CompactionResult,
+    Rewritten,
+    Survey,
     remove_temporaries,
     replace_segment,
     rewrite,
@@ -91,6 +93,8 @@ OnQueued = Callable[["PartitionStore"], None]
 _DEFAULTS = LogSettings()
 _OPEN_SEGMENTS: Final = 16
 _MS: Final = 1_000_000
+#: Base and size of the active segment, where all that are read are closed.
+_NOBODY: Final = (-1, 0)
 
 
 class _ClosingError(Exception):
@@ -254,12 +258,12 @@ class PartitionStore:
             self._must_be_writable()
             first = self._next
             batch = self._encode(records)
+            if not batch:
+                return range(first, first)
             if self._queue:
                 self._drain()
-            if batch:
-                self._write_batch(batch)
-                self._next = self._written
-            end = self._next
+            self._write_batch(batch)
+            self._next = end = self._written
         self._wait(end)
         return range(first, end)
 
@@ -575,8 +579,7 @@ class PartitionStore:
                 return CompactionResult("active_readers")
 
     def _compact(self, closed: list[int]) -> CompactionResult:
-        nobody = (-1, 0)  # none of them is the active one, nor will be
-        found = survey(closed, lambda base: self._unless_closing(base, nobody))
+        found = survey(closed, lambda base: self._unless_closing(base, _NOBODY))
         same = CompactionResult(
             segments_scanned=len(closed),
             records_scanned=found.records,
@@ -590,8 +593,7 @@ class PartitionStore:
             return replace(same, skipped_reason="dirty_ratio")
         result = same
         for base in sorted(found.removable):
-            left = self._unless_closing(base, nobody)
-            new = rewrite(self._fs, self._paths, base, left, found, _shape(self.settings))
+            new = self._rewritten(base, found)
             if not new.removed:  # overlapping segments may count what is there twice
                 remove_temporaries(self._fs, self._paths, base)
                 continue
@@ -610,6 +612,15 @@ class PartitionStore:
                 warning=warning or result.warning,
             )
         return result
+
+    def _rewritten(self, base: int, found: Survey) -> Rewritten:
+        left = self._unless_closing(base, _NOBODY)
+        try:
+            return rewrite(self._fs, self._paths, base, left, found, _shape(self.settings))
+        except OSError:
+            with suppress(OSError):  # the next opening does it, where we cannot
+                remove_temporaries(self._fs, self._paths, base)
+            raise
 
     def _unless_closing(self, base: int, active: tuple[int, int]) -> Iterator[Frame]:
         """Frames of a whole segment; a broker that stops does not wait for a compaction."""

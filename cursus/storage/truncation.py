@@ -28,7 +28,7 @@ def drop_tail(
 ) -> None:
     """Remove the segments ``above`` (ascending) and cut the log of ``target`` to ``size``.
 
-    ``removed`` is told each base that is gone. The target's index is removed.
+    ``removed`` is told each base that is gone. The target's index and markers go too.
     Raises ``OSError``; the log then is shorter than before and whole.
     """
     for base in reversed(above):
@@ -43,6 +43,9 @@ def drop_tail(
     index = paths.index(target)
     if fs.status(index) is not None:
         fs.unlink(index)
+    # All of them are stale; one of them could match the size that the log will have.
+    for name in markers_of(fs, paths, target):
+        fs.unlink(paths.file(name))
     make_writable(fs, paths.log(target))
     with fs.open(paths.log(target)) as log_file:
         log_file.truncate(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ from storage_help import judge_log, tree
 from test_segment_vectors import LOGS, OVERRIDES, SEGMENTS, WRITING
 
 from cursus import layout
-from cursus.findings import CATALOGUE
+from cursus.findings import CATALOGUE, FormatError
 from cursus.formats.record import Record
 from cursus.storage.durable import real_file_system
 from cursus.storage.errors import RefusedError, WriteRefusedError
@@ -68,6 +69,9 @@ def wanted_opening(case: dict[str, Any]) -> dict[str, Any]:
     return dict(OVERRIDES.get((case["name"], "broker_open"), opening))
 
 
+OPENING = [case for case in LOGS if wanted_opening(case)["opens"]]
+
+
 def test_opening(case: dict[str, Any], log_dir: Path) -> None:
     before = tree(log_dir)
     expected = wanted_opening(case)
@@ -91,10 +95,9 @@ def test_opening(case: dict[str, Any], log_dir: Path) -> None:
         assert store.hwm == store.flushed == store.leo
 
 
+@pytest.mark.parametrize("case", OPENING, ids=lambda case: case["name"])
 def test_files_after(case: dict[str, Any], log_dir: Path) -> None:
-    """After opening, the action if there is one, and closing."""
-    if not wanted_opening(case)["opens"]:
-        pytest.skip("refused: test_opening holds its files to be unchanged")
+    """After opening, the action if there is one, and closing. (Refused: see test_opening.)"""
     store = open_store(case, log_dir)
     for member, action in ACTIONS.items():
         if member in case:
@@ -152,6 +155,20 @@ def retain(store: PartitionStore, case: dict[str, Any], log_dir: Path) -> None:
 
 
 ACTIONS = {"append": append, "compaction": compact, "truncate": truncate, "retention": retain}
+
+
+def test_the_largest_payload_that_can_be_written(tmp_path: Path) -> None:
+    limit = json.loads((SEGMENTS / "vectors.json").read_text("utf-8"))["write_limit"]
+    largest = limit["largest_accepted_payload_bytes_for_topic_orders"]
+    tmp_path.joinpath("log_dir").mkdir()
+    with PartitionStore.open(
+        real_file_system(), str(tmp_path / "log_dir"), limit["topic"], 0
+    ) as store:
+        with pytest.raises(FormatError) as refused:
+            store.append(Record(payload=bytes(limit["payload_bytes"])))
+        assert refused.value.code == limit["error_code"]
+        assert (store.leo, store.active_bytes) == (0, 0)
+        assert store.append(Record(payload=bytes(largest))) == 0
 
 
 def test_every_member_about_writing_is_judged() -> None:

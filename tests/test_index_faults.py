@@ -38,8 +38,8 @@ def intact(target: Path, before: bytes) -> bool:
     return target.read_bytes() == before and os.listdir(target.parent) == [target.name]
 
 
-def options(name: str) -> load.BuildOptions:
-    return load.BuildOptions(index_help.FIXTURES[name].as_of)
+def options(name: str, jobs: int | None = None) -> load.BuildOptions:
+    return load.BuildOptions(index_help.FIXTURES[name].as_of, jobs=jobs)
 
 
 # -- the destination -----------------------------------------------------------------------
@@ -242,6 +242,122 @@ def test_anything_raised_in_the_middle(
     with pytest.raises(wanted):
         load.build(str(index_help.log_dir(OLD)), str(target), options(OLD), fail)
     assert intact(target, before)
+
+
+# -- workers -----------------------------------------------------------------------------------
+
+
+def workers_of(parent: int) -> list[int]:
+    """Processes that scan for ``parent``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            stat = (path / "stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(stat[1]) == parent and any(b"inspect_db.load.worker" in word for word in words):
+            found.append(int(path.name))
+    return found
+
+
+def gone(processes: list[int]) -> bool:
+    """Have these ended, within a while? One that nobody has waited for counts."""
+    until = time.monotonic() + 20
+    for process in processes:
+        while time.monotonic() < until:
+            try:
+                state = Path(f"/proc/{process}/stat").read_text("ascii", "replace")
+            except OSError:
+                break
+            if state.rpartition(")")[2].split()[0] in "ZX":
+                break
+            time.sleep(0.01)
+        else:
+            return False
+    return True
+
+
+def test_a_killed_worker_ends_the_build(tmp_path: Path) -> None:
+    target, before = old_index(tmp_path)
+    seen: list[int] = []
+
+    def kill(_: int, __: int) -> None:
+        if not seen:
+            seen.extend(workers_of(os.getpid()))
+            os.kill(seen[0], signal.SIGKILL)
+
+    with pytest.raises(load.BuildError, match="killed by signal 9"):
+        load.build(str(index_help.log_dir(LARGE)), str(target), options(LARGE, jobs=2), kill)
+    assert len(seen) == 2
+    assert gone(seen)
+    assert intact(target, before)
+
+
+def test_full_disk_of_a_worker(small_disk: Path) -> None:
+    target, before = old_index(small_disk)
+    given = load.BuildOptions(index_help.FIXTURES[LARGE].as_of, payload_bytes=1000, jobs=3)
+    with pytest.raises(load.BuildError, match="no space left for the index"):
+        load.build(str(index_help.log_dir(LARGE)), str(target), given)
+    assert intact(target, before)
+    assert not workers_of(os.getpid())
+
+
+def test_evidence_that_a_worker_cannot_reach(tmp_path: Path) -> None:
+    target, before = old_index(tmp_path)
+    log_dir = fresh(tmp_path / "evidence")
+    left = [log_dir]
+
+    def move(_: int, __: int) -> None:
+        if left:
+            left.pop().rename(tmp_path / "moved")
+
+    with pytest.raises(load.BuildError):
+        load.build(str(log_dir), str(target), options(OLD, jobs=2), move)
+    assert target.read_bytes() == before
+    assert not unfinished(tmp_path)
+    assert not workers_of(os.getpid())
+
+
+def shared(target: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A build with workers that have begun, and their processes."""
+    hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    words = [*command(hearing), str(index_help.log_dir(LARGE)), "-o", str(target), "--jobs", "2"]
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until = time.monotonic() + 30
+    while not any(".shard-" in path.name for path in unfinished(target.parent)):
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    return child, workers_of(child.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to", ["all", "the first"])
+def test_interrupted_with_workers(number: signal.Signals, to: str, tmp_path: Path) -> None:
+    """A terminal interrupts the whole group, a supervisor the first process."""
+    target, before = old_index(tmp_path)
+    child, workers = shared(target)
+    if to == "all":
+        os.killpg(child.pid, number)
+    else:
+        child.send_signal(number)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode not in {0, None}
+    assert "Traceback" not in said
+    assert gone(workers)
+    assert intact(target, before)
+
+
+def test_workers_end_with_a_killed_build(tmp_path: Path) -> None:
+    target, before = old_index(tmp_path)
+    child, workers = shared(target)
+    child.kill()
+    child.communicate(timeout=30)
+    assert gone(workers)
+    assert target.read_bytes() == before
+    load.build(str(index_help.log_dir(OLD)), str(target), options(OLD))
+    assert os.listdir(tmp_path) == ["index.db"]
 
 
 # -- the evidence ------------------------------------------------------------------------------

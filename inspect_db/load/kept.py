@@ -21,7 +21,7 @@ import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 import apsw
 import numpy as np
@@ -59,6 +59,7 @@ _EVENT_ARRAYS: Final = (
     ("length", "<i8"),
 )
 _FIELDS: Final = Record.__slots__
+_ENDS: Final = frozenset(get_args(get_type_hints(SegmentScan)["end"]))
 #: Smaller than this is not worth compressing.
 _COMPRESSED_FROM: Final = 512
 
@@ -278,6 +279,8 @@ def decode_scan(text: str) -> KeptScan:
     try:
         state = json.loads(text)
         ref = SegmentRef(**state["ref"])
+        if state["end"] not in _ENDS:
+            raise ValueError("it ends in a way that nobody knows")
         scan = SegmentScan(
             segment=ref,
             end=state["end"],

@@ -92,6 +92,7 @@ class _Process:
             [sys.executable, "-c", _PROGRAM, repr(sys.path), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is for the parent, which ends its workers
         )
         self.items: deque[int] = deque()
         self.order(setup)

@@ -166,7 +166,6 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Carry out orders until there are none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and decides
     parent = int(sys.argv[-1])
     _end_with_parent()
     if os.getppid() != parent:

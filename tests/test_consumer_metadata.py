@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cursus.findings import CATALOGUE, FormatError
 from cursus.formats import consumer_metadata as cm
@@ -104,6 +106,57 @@ def test_rejected_encoding(vector: dict[str, Any]) -> None:
         cm.encode(record_of(vector["record"]))
     assert error.value.code == vector["code"]
     assert error.value.message == vector["error"]
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [v for v in VECTORS["encode"] if v["record"]["type"] == cm.SNAPSHOT],
+    ids=lambda v: str(v["name"]),
+)
+def test_snapshots_in_a_row_are_byte_identical(vector: dict[str, Any]) -> None:
+    record = record_of(vector["record"])
+    writer = cm.SnapshotWriter(record.group, record.topic, record.epoch)
+    offsets = {item.partition: item.offset for item in record.offsets}
+    assert writer.encode(record.revision, offsets, record.timestamp) == payload_of(vector)
+    assert writer.key.decode() == vector["key"]
+    assert writer.key_hash % 4 == vector["partition_of_4"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    group=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    topic=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    epoch=st.integers(1, 2**64 - 1),
+    revision=st.integers(1, 2**64 - 1),
+    offsets=st.dictionaries(st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1), min_size=1),
+    timestamp=st.integers(0, timestamps.parse("9999-12-31T23:59:59Z")),
+)
+def test_a_writer_of_snapshots_writes_what_is_read(
+    group: str, topic: str, epoch: int, revision: int, offsets: dict[int, int], timestamp: int
+) -> None:
+    data = cm.SnapshotWriter(group, topic, epoch).encode(revision, offsets, timestamp)
+    found = cm.decode(data)
+    assert (found.type, found.group, found.topic) == (cm.SNAPSHOT, group, topic)
+    assert (found.epoch, found.revision, found.timestamp) == (epoch, revision, timestamp)
+    assert [(item.partition, item.offset) for item in found.offsets] == sorted(offsets.items())
+    assert data == cm.encode(found)
+
+
+@pytest.mark.parametrize(
+    ("revision", "offsets", "timestamp", "code"),
+    [
+        (0, {0: 1}, 0, "snapshot_missing_fields"),
+        (1, {}, 0, "snapshot_missing_fields"),
+        (1, {0: 1, -1: 1}, 0, "negative_offset_partition"),
+        (1, {0: 1}, 10**30, "timestamp_out_of_range"),
+    ],
+)
+def test_a_writer_of_snapshots_refuses_what_nobody_would_read(
+    revision: int, offsets: dict[int, int], timestamp: int, code: str
+) -> None:
+    with pytest.raises(FormatError) as error:
+        cm.SnapshotWriter("g", "t", 1).encode(revision, offsets, timestamp)
+    assert error.value.code == code
 
 
 def test_group_name_that_is_not_utf8_cannot_be_found_again() -> None:

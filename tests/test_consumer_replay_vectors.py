@@ -109,7 +109,7 @@ def test_every_record_has_a_disposition_and_the_counters_are_their_sums(
 
 @pytest.mark.parametrize("vector", VECTORS["write_path"], ids=lambda v: str(v["name"]))
 def test_state_after_restart_of_what_a_broker_wrote(vector: dict[str, Any]) -> None:
-    """How the records are written is the engine's business; here they are read again."""
+    """How the records are written is told by ``test_consumer_log.py``; here they are read again."""
     records = [record for step in vector["steps"] for record in step.get("appended", [])]
     result = replay(records, max(4, vector["internal_partitions_at_end"]))
     assert {name: as_vector(g) for name, g in result.groups.items()} == vector["after_restart"][

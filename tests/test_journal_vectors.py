@@ -1,6 +1,6 @@
 """Golden vectors of the transaction journal: replay, import, later releases, visibility.
 
-``journal_compaction_trace`` is about writing and belongs to the storage engine.
+``journal_compaction_trace`` is about writing: it runs in ``test_journal_store.py``.
 """
 
 from __future__ import annotations

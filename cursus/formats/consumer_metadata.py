@@ -561,6 +561,43 @@ def _item(item: OffsetItem) -> Mapping[str, Writable]:
     return {"partition": item.partition, "offset": item.offset}
 
 
+class SnapshotWriter:
+    """Snapshots of one (group, topic) in one life of the group.
+
+    What does not change between them is encoded once: ``key`` of the disk record,
+    its ``key_hash`` (FNV-1a-64), and the beginning of the payload. The bytes are
+    those of :func:`encode`. Raises :class:`FormatError` as that does.
+    """
+
+    __slots__ = ("_head", "key", "key_hash")
+
+    def __init__(self, group: str, topic: str, epoch: int) -> None:
+        first = OffsetItem(0, 0)
+        record = ConsumerRecord(SNAPSHOT, group, epoch, topic=topic, revision=1, offsets=(first,))
+        payload = encode(record)
+        self.key = record.key().encode()
+        self.key_hash = fnv1a64(self.key)
+        self._head = payload[: payload.rindex(b'"revision":1,"offsets":[') + len('"revision":')]
+
+    def encode(self, revision: int, offsets: Mapping[int, int], timestamp: int) -> bytes:
+        """Payload of the snapshot ``revision``. ``offsets``: next offset of each partition."""
+        items = sorted(offsets.items())
+        if revision < 1 or not items:
+            raise FormatError(
+                "snapshot_missing_fields", "offset snapshot is missing topic, revision, or offsets"
+            )
+        if items[0][0] < 0:
+            raise FormatError(
+                "negative_offset_partition", f"negative offset partition {items[0][0]}"
+            )
+        try:
+            moment = timestamps.canonical(timestamp)
+        except ValueError as error:
+            raise FormatError("timestamp_out_of_range", f"timestamp: {error}") from None
+        listed = ",".join([f'{{"partition":{number},"offset":{at}}}' for number, at in items])
+        return self._head + f'{revision},"offsets":[{listed}],"timestamp":"{moment}"}}'.encode()
+
+
 # -- records of other releases -----------------------------------------------------
 
 

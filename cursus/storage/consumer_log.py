@@ -30,11 +30,13 @@ from cursus import layout
 from cursus.findings import FormatError
 from cursus.formats import consumer_metadata as cm
 from cursus.formats.canonical_json import INT64, UINT64
-from cursus.formats.consumer_metadata import ConsumerRecord, OffsetItem
+from cursus.formats.consumer_metadata import ConsumerRecord, SnapshotWriter
 from cursus.formats.record import Record
 from cursus.replay.consumer_groups import ConsumerResult, GroupState
 from cursus.storage.errors import StoreError, WriteRefusedError, reason
 
+#: What may come of a write: refused before it, or failed in it.
+_WRITING: Final = (FormatError, StoreError, OSError)
 #: Longest name of a group, in bytes of UTF-8.
 MAX_GROUP_NAME_BYTES: Final = 1024
 
@@ -71,7 +73,8 @@ class ConsumerLog:
         self._grow = grow
         self._clock = clock
         self._wanted = partitions
-        self._pinned: dict[str, int] = {}
+        self._pinned: dict[bytes, int] = {}
+        self._writers: dict[tuple[str, str], SnapshotWriter] = {}
         #: Partitions of the internal topic that new records are spread over.
         self.partitions = partitions
         #: Why the internal topic did not grow when it should have; commits go on.
@@ -134,7 +137,11 @@ class ConsumerLog:
             partition_count=partition_count,
             timestamp=self._clock(),
         )
-        self._write(record, "registration_write_failed", "persist group registration: ")
+        try:
+            self._write_life(record)
+        except _WRITING as error:
+            prefix = "persist group registration: "
+            raise _failed("registration_write_failed", prefix, group, error) from error
         self._epochs[group] = epoch
         self._groups[group] = GroupState(group, topic, partition_count, epoch)
         self.grow_if_due()
@@ -160,9 +167,15 @@ class ConsumerLog:
         record = ConsumerRecord(
             cm.TOMBSTONE, group, epoch, topic=known.topic, timestamp=self._clock()
         )
-        self._write(record, "tombstone_write_failed", "persist group tombstone: ")
+        try:
+            self._write_life(record)
+        except _WRITING as error:
+            prefix = "persist group tombstone: "
+            raise _failed("tombstone_write_failed", prefix, group, error) from error
         self._epochs[group] = epoch
         del self._groups[group]
+        for topic in known.offsets:
+            self._writers.pop((group, topic), None)
         self.grow_if_due()
         return True
 
@@ -269,43 +282,48 @@ class ConsumerLog:
             raise StoreError(
                 "offset_revision_overflow", "offset revision overflow", group=group.name
             )
-        record = ConsumerRecord(
-            cm.SNAPSHOT,
-            group.name,
-            group.epoch,
-            topic=topic,
-            revision=revision + 1,
-            offsets=tuple(OffsetItem(p, offsets[p]) for p in sorted(offsets)),
-            timestamp=self._clock(),
-        )
-        self._write(record, "append_failed", "")
+        writer = self._writers.get((group.name, topic))
+        if writer is None:
+            writer = SnapshotWriter(group.name, topic, group.epoch)
+            self._writers[group.name, topic] = writer
+        try:
+            payload = writer.encode(revision + 1, offsets, self._clock())
+            self._write(writer.key, writer.key_hash, payload)
+        except _WRITING as error:
+            raise _failed("append_failed", "", group.name, error) from error
         group.offsets[topic] = offsets
         group.revisions[topic] = revision + 1
 
     # -- the log -----------------------------------------------------------------------------
 
-    def _write(self, record: ConsumerRecord, code: str, prefix: str) -> None:
-        key = record.key()
+    def _write_life(self, record: ConsumerRecord) -> None:
+        key = record.key().encode()
+        self._write(key, cm.fnv1a64(key), cm.encode(record))
+
+    def _write(self, key: bytes, key_hash: int, payload: bytes) -> None:
         partition = self._pinned.get(key)
         if partition is None:
-            partition = cm.partition_of(key, self.partitions)
+            partition = key_hash % self.partitions
         try:
-            payload = cm.encode(record)
-            self._append(partition, Record(key=key.encode(), payload=payload))
-        except (FormatError, WriteRefusedError) as error:  # nothing was written
-            raise StoreError(code, f"{prefix}{error.message}", group=record.group) from error
-        except (StoreError, OSError) as error:
+            self._append(partition, Record(key=key, payload=payload))
+        except (FormatError, WriteRefusedError):
+            raise  # nothing was written
+        except (StoreError, OSError):
             self._pinned[key] = partition
-            text = reason(error) if isinstance(error, OSError) else error.message
-            raise StoreError(
-                code, f"{prefix}{text}", path=layout.INTERNAL_TOPIC, group=record.group
-            ) from error
+            raise
 
     def _require(self, group: str) -> GroupState:
         known = self._groups.get(group)
         if known is None:
             raise StoreError("group_not_found", f"group '{group}' not found", group=group)
         return known
+
+
+def _failed(
+    code: str, prefix: str, group: str, error: StoreError | FormatError | OSError
+) -> StoreError:
+    text = reason(error) if isinstance(error, OSError) else error.message
+    return StoreError(code, prefix + text, path=layout.INTERNAL_TOPIC, group=group)
 
 
 def _copy(group: GroupState) -> GroupState:

@@ -39,7 +39,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from threading import Condition, Lock
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from cursus import layout
 from cursus.formats.offset_index import ENTRY_BYTES
@@ -240,10 +240,12 @@ class PartitionStore:
             self._space.grant(len(frame) + ENTRY_BYTES)
             if self._queue:
                 self._drain()
-            with self._failing():
+            try:
                 if self._active.is_full_for(len(frame), self.settings.log_segment_bytes):
                     self._roll()
                 self._active.write(frame, offset)
+            except BaseException as error:
+                self._break(error)
             self._next = self._written = offset + 1
         self._wait(offset + 1)
         return offset
@@ -432,15 +434,18 @@ class PartitionStore:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """An error of the file system inside the block ends all writing."""
+        """An error inside the block ends all writing."""
         try:
             yield
-        except OSError as error:
-            self._commit.fail(error)
-            raise self._unavailable() from error
         except BaseException as error:
-            self._commit.fail(error)
-            raise
+            self._break(error)
+
+    def _break(self, error: BaseException) -> NoReturn:
+        """Take no more writes; raise what the caller has to know."""
+        self._commit.fail(error)
+        if isinstance(error, OSError):
+            raise self._unavailable() from error
+        raise error
 
     def _must_be_writable(self) -> None:
         if self._commit.failure is not None or self._closed:

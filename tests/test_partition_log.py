@@ -137,6 +137,19 @@ def test_every_way_of_appending_gives_contiguous_offsets_that_survive_a_restart(
             assert len(store.segments) > round_
 
 
+def test_what_is_written_is_promised_when_it_was_waited_for(tmp_path: Path) -> None:
+    trace: list[Operation] = []
+    with opened(tmp_path, observer=trace.append) as store:
+        first, second = store.write([value(0), value(1)]), store.write([value(2)])
+        assert (first, second, store.flushed) == (range(2), range(2, 3), 3)
+        assert (store.hwm, store.leo, payloads(store)) == (0, 0, [])
+        trace.clear()
+        store.wait(second.stop)
+        store.wait(first.stop)
+        assert [operation.kind for operation in trace] == ["fsync"]
+        assert (store.hwm, store.leo, len(payloads(store))) == (3, 3, 3)
+
+
 def test_topic_partition_and_offset_are_those_of_the_log(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.append(Record(topic=b"other", partition=9, offset=77, payload=b"x"))

@@ -247,7 +247,7 @@ class PartitionStore:
             except BaseException as error:
                 self._break(error)
             self._next = self._written = offset + 1
-        self._wait(offset + 1)
+        self.wait(offset + 1)
         return offset
 
     def append_batch(self, records: Sequence[Record]) -> range:
@@ -255,6 +255,17 @@ class PartitionStore:
 
         Returns their offsets when all of them are on the disk. Raises as
         :meth:`append` does, for all of them or none.
+        """
+        offsets = self.write(records)
+        if offsets:
+            self.wait(offsets.stop)
+        return offsets
+
+    def write(self, records: Sequence[Record]) -> range:
+        """The first half of :meth:`append_batch`: written, promised to nobody yet.
+
+        For callers with a lock of their own: they write inside it, and :meth:`wait`
+        outside, so that many of them share one fsync.
         """
         with self._append_lock:
             self._must_be_writable()
@@ -265,9 +276,16 @@ class PartitionStore:
             if self._queue:
                 self._drain()
             self._write_batch(batch)
-            self._next = end = self._written
-        self._wait(end)
-        return range(first, end)
+            self._next = self._written
+            return range(first, self._next)
+
+    def wait(self, end: int) -> None:
+        """Return when every record below ``end`` is on the disk.
+
+        Raises :class:`WriteFailedError` when an fsync fails, ours or another's.
+        """
+        if not self._commit.wait(end, self._sync):
+            raise self._unavailable()
 
     def enqueue(self, records: Sequence[Record]) -> range:
         """Accept records with consecutive offsets; they are written and synced later.
@@ -307,7 +325,7 @@ class PartitionStore:
             self._drain()
             end = self._written
             self._synced_ns = self._clock()
-        self._wait(end)
+        self.wait(end)
         with self._append_lock, self._failing(), self._commit.exclusive():
             self._active.sync_index()
 
@@ -419,10 +437,6 @@ class PartitionStore:
                 self._active = new
                 self._bases.append(base)
             old.close()
-
-    def _wait(self, end: int) -> None:
-        if not self._commit.wait(end, self._sync):
-            raise self._unavailable()
 
     def _sync(self) -> int:
         """With the right to sync: fsync what is written, give its end."""

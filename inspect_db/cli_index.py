@@ -95,7 +95,7 @@ def inventory_rows(path: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> Iterator[None]:
     """A termination is an interruption: the unfinished file goes away."""
 
     def stop(*_: object) -> None:
@@ -174,7 +174,7 @@ def build_command(
     until the new one is whole. Nothing is written below LOG_DIR.
     """
     options = BuildOptions(as_of, records, payload_bytes, hashes, config, jobs, update)
-    with _terminated_as_interrupted(), _progress() as progress:
+    with terminated_as_interrupted(), _progress() as progress:
         try:
             result = build(log_dir, output, options, progress)
         except BuildError as error:
@@ -509,9 +509,10 @@ def _show(columns: Sequence[str], rows: Iterable[Sequence[SqlValue]]) -> None:
 
 def register(group: click.Group) -> None:
     """Add the commands to ``inspect-db``."""
-    from inspect_db import cli, cli_serve
+    from inspect_db import cli, cli_serve, cli_watch
 
     cli_serve.register(group)
+    cli_watch.register(group)
     group.add_command(cli.config_option(cli.as_of_option(build_command)))
     for command in (query_command, queries_command, digest_command, shell_command):
         group.add_command(command)

@@ -422,6 +422,8 @@ def test_what_a_deletion_left_is_cleared_by_the_next_creation(tmp_path: Path) ->
     (directory / layout.producers(0)).write_bytes(b"{}\n")
     (directory / layout.partition_lock(0)).touch()
     (directory / layout.LIFECYCLE_EPOCH).write_bytes(b"9\n")
+    (directory / "partition_0").mkdir()
+    (directory / "partition_0" / "partition_0_stream.idx").write_bytes(bytes(32))
     crashed = opened(tmp_path, Tape(8, dead=True))  # behind the logs
     assert not crashed.delete("orders")
     assert refusal_of(tmp_path) is None
@@ -437,7 +439,7 @@ def test_what_a_deletion_left_is_cleared_by_the_next_creation(tmp_path: Path) ->
     [
         LOG,
         layout.deleted(LOG),
-        "partition_0_snapshots.dat",
+        "partition_0/partition_0_snapshots.dat",
         "notes.txt",
         "partition_01_segment_0.log",
     ],
@@ -446,6 +448,7 @@ def test_what_is_somebodys_data_refuses_a_creation(name: str, tmp_path: Path) ->
     store = ManifestStore(files(), str(tmp_path))
     store.ensure_internal_topic()
     (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / name).parent.mkdir(exist_ok=True)
     (tmp_path / "orders" / name).write_bytes(b"evidence")
     (tmp_path / "orders" / layout.hwm(0)).write_bytes(b"1\n")
     before = tree_of(tmp_path)

@@ -49,9 +49,11 @@ from cursus.layout import FileClass, FileKind
 from cursus.replay.interfaces import SegmentRef, SegmentScan
 from cursus.replay.segments import PartitionLog
 from cursus.replay.topics import ManifestReplay, TopicsReplay
-from cursus.storage.durable import FileSystem
+from cursus.storage.durable import FileSystem, FileType
 from cursus.storage.errors import StoreError, reason
 
+#: Classes of files that mean nothing without the logs they stood beside.
+_REMOVABLE: Final = frozenset({FileClass.DERIVED, FileClass.TEMPORARY, FileClass.LOCK})
 #: Partitions of ``__consumer_offsets`` when it is created.
 INTERNAL_PARTITIONS: Final = 4
 Callback = Callable[[], None]
@@ -249,7 +251,12 @@ class ManifestStore:
         return changed
 
     def ensure_internal_topic(self, partitions: int = INTERNAL_PARTITIONS) -> TopicChange:
-        """Create ``__consumer_offsets``, or grow it to at least ``partitions``."""
+        """Create ``__consumer_offsets``, or grow it to at least ``partitions``.
+
+        A start calls it in any case; what is not settled yet, is settled here.
+        """
+        if not self._settled:
+            self.settle()
         current = self._definitions.get(layout.INTERNAL_TOPIC)
         wanted = max(partitions, INTERNAL_PARTITIONS, current.partitions if current else 0)
         if current is not None and current.partitions == wanted:
@@ -548,17 +555,11 @@ class ManifestStore:
         for entry in self._files.list_directory(directory):
             path = os.path.join(directory, entry)
             status = self._files.status(path)
-            told = layout.classify((name, entry), directory=False)
+            kind = status.type if status is not None else "other"
+            told = layout.classify((name, entry), directory=kind == "directory")
             if partitions is not None and told.partition not in partitions:
                 continue
-            derived = layout.file_class(told.kind) in {
-                FileClass.DERIVED,
-                FileClass.TEMPORARY,
-                FileClass.LOCK,
-            }
-            marker = told.kind is FileKind.LIFECYCLE_EPOCH
-            evidence = told.kind in {FileKind.DELETED_LOG, FileKind.DELETED_INDEX}
-            if status is None or status.type != "file" or evidence or not (derived or marker):
+            if not self._is_leftover(name, entry, told.kind, kind):
                 raise StoreError(
                     "topic_storage_without_definition",
                     f'"{name}/{entry}" stands there already, and no topic declares it',
@@ -566,7 +567,16 @@ class ManifestStore:
                 )
             removable.append(path)
         for path in removable:
-            self._files.unlink(path)
+            self._remove(path)
+
+    def _is_leftover(self, name: str, entry: str, kind: FileKind, found: FileType) -> bool:
+        if kind is FileKind.AGGREGATE_DIRECTORY:
+            inside = self._files.list_directory(os.path.join(self._directory(name), entry))
+            kinds = [layout.classify((name, entry, file), directory=False).kind for file in inside]
+            return all(layout.file_class(item) is FileClass.DERIVED for item in kinds)
+        if found != "file" or kind in {FileKind.DELETED_LOG, FileKind.DELETED_INDEX}:
+            return False
+        return kind is FileKind.LIFECYCLE_EPOCH or layout.file_class(kind) in _REMOVABLE
 
     def _empty(self, directory: str, *, keep: str | None = None) -> None:
         """Remove what stands in a directory, logs first, and sync it. Follows no link.
@@ -613,6 +623,9 @@ class ManifestStore:
             for path in reversed(made):
                 with suppress(OSError):
                     self._remove(path)
+            for directory in dict.fromkeys(os.path.dirname(path) for path in made):
+                with suppress(OSError):
+                    self._files.sync_directory(directory)
             if not isinstance(error, OSError):
                 raise
             raise StoreError(

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import random
 import tempfile
 import threading
 from bisect import bisect_left
@@ -782,6 +783,86 @@ def test_nothing_above_a_compacted_segment_is_truncated_into_it(tmp_path: Path) 
             store.truncate(store.segments[1])
         assert refused.value.code == "truncate_compacted_segment"
         assert tree(tmp_path) == before
+
+
+# -- all together ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order_of_operations_gives_what_a_list_would(quick: Path, seed: int) -> None:
+    """Random operations against a list of (offset, key, payload), with restarts in between."""
+    chance = random.Random(seed)
+    clock = Clock()
+    settings = sized(
+        log_segment_bytes=chance.choice([300, 900, 4000]),
+        log_index_size_bytes=chance.choice([48, 4096]),
+        log_index_interval_bytes=chance.choice([1, 150, 600]),
+        log_segment_roll_ms=1000,
+        log_cleanup_policy=chance.choice(["delete", "compact", "delete,compact"]),
+        log_min_cleanable_dirty_ratio=0.01,
+        log_retention_hours=-1,
+        log_retention_bytes=3000,
+        disk_flush_batch_size=4,
+    )
+    store = opened(quick, settings, clock=clock, open_segments=2)
+    model: list[tuple[int, bytes, bytes]] = []
+    end = 0
+
+    def some() -> list[Record]:
+        return [
+            Record(key=b"k%d" % chance.randrange(5), payload=bytes(chance.randrange(80)))
+            for _ in range(chance.randrange(1, 9))
+        ]
+
+    for _ in range(150):
+        action = chance.randrange(12)
+        if action < 4:
+            records = some()
+            if action == 0:
+                records = records[:1]
+                offsets = range(end, end + 1)
+                assert store.append(records[0]) == end
+            else:
+                offsets = (store.append_batch, store.enqueue, store.write)[action - 1](records)
+            assert offsets == range(end, end + len(records))
+            end = offsets.stop
+            model += [(o, r.key, r.payload) for o, r in zip(offsets, records, strict=True)]
+        elif action == 4:
+            store.flush()
+            assert store.hwm == store.leo == end
+        elif action == 5:
+            store.roll()
+        elif action == 6:
+            clock.now += chance.randrange(2 * 10**9)
+            store.service()
+        elif action == 7:
+            before = store.segments
+            gone = store.apply_retention().removed
+            assert gone == before[: len(gone)]
+            model = [item for item in model if item[0] >= store.log_start]
+        elif action == 8:
+            if store.compact().segments_rewritten:
+                closed = store.segments[-1]
+                latest = {key: offset for offset, key, _ in model if offset < closed}
+                model = [i for i in model if i[0] >= closed or latest[i[1]] == i[0]]
+        elif action == 9:
+            offset = chance.randrange(store.log_start, end + 1)
+            with contextlib.suppress(WriteRefusedError):  # compacted
+                store.truncate(offset)
+                end = offset
+                model = [item for item in model if item[0] < end]
+        elif action == 10:
+            store.close()
+            store = opened(quick, settings, clock=clock, open_segments=2)
+            assert store.leo == store.hwm == end
+        else:
+            start = chance.randrange(store.log_start, store.leo + 1)
+            count = chance.randrange(1, 20)
+            found = [(r.offset, r.key, r.payload) for r in store.read(start, max_records=count)]
+            assert found == [i for i in model if start <= i[0] < store.hwm][:count]
+    store.flush()
+    assert [(r.offset, r.key, r.payload) for r in store.records()] == model
+    store.close()
 
 
 # -- faults ------------------------------------------------------------------------------------

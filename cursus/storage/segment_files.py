@@ -233,13 +233,14 @@ def _valid_entries(fs: FileSystem, path: str, log_bytes: int, shape: IndexShape)
     with fs.open_read(path) as file:
         whole = min(file.size, shape.size)
         whole -= whole % offset_index.ENTRY_BYTES
-        data = b""
-        while len(data) < whole:
-            piece = file.pread(min(_INDEX_PIECE, whole - len(data)), len(data))
-            data += piece
+        pieces, at = [], 0
+        while at < whole:
+            piece = file.pread(min(_INDEX_PIECE, whole - at), at)
+            pieces.append(piece)
+            at += len(piece)
             if not piece.strip(b"\0"):
-                break
-    prefix = offset_index.valid_prefix(data)
+                break  # zeros end the list; so does a file that has become shorter
+    prefix = offset_index.valid_prefix(b"".join(pieces))
     positions = prefix.positions
     count = len(positions)
     while count and positions[count - 1] >= log_bytes:

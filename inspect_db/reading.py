@@ -9,8 +9,9 @@ leads elsewhere is refused, so a forged index opens nothing.
 The bytes must be those that were indexed. In this order:
 
 1. the file is there, regular, and not shorter than it was;
-2. the index holds digests of its blocks (``build --hash``): each block that the
-   answer touches has the same digest, whatever else happened to the file;
+2. the index holds digests of its blocks (of logs always, of other files by
+   ``build --hash``): each block that the answer touches has the same digest.
+   Then these are the bytes, also in a copy of the directory;
 3. without digests: it is the same file (device and inode), and its size and
    modification time are those of the index, or it has grown since. What stands
    in a file that grew must agree with its row in the index.
@@ -117,16 +118,21 @@ def indexed_file(rows: Rows, file_id: int) -> IndexedFile | None:
     if row is None:
         return None
     path, kind, size, mtime_ns, device, inode, segment = row
-    return IndexedFile(
-        file_id,
-        from_name(path),
-        str(kind),
-        size,
-        mtime_ns,
-        from_number(device),
-        from_number(inode),
-        bool(segment),
-    )
+    try:
+        return IndexedFile(
+            file_id,
+            from_name(path),
+            str(kind),
+            size,
+            mtime_ns,
+            from_number(device),
+            from_number(inode),
+            bool(segment),
+        )
+    except (AttributeError, TypeError, ValueError):
+        raise ReadRefused(
+            f"the row of file {file_id} is none that a build writes; build the index again"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,13 @@ from inspect_db import functions
 from inspect_db.datasette.addresses import typed_name
 from inspect_db.index import APPLICATION_ID, SCHEMA_VERSION
 from inspect_db.queries_catalogue import QueryError, integer
-from inspect_db.reading import Door, ReadRefused
+from inspect_db.reading import MAX_LIMIT, Door, ReadRefused
 from inspect_db.values import SqlValue
 
 #: Name of the plugin: that of the distribution, as Datasette has it.
 PLUGIN: Final = "cursus-storage"
+#: No value is longer: the hexadecimal digits of the longest record, and some.
+MAX_VALUE: Final = 3 * MAX_LIMIT
 _MAGIC: Final = b"SQLite format 3\0"
 #: What a reader does; everything else is refused.
 _ALLOWED: Final = {
@@ -199,6 +201,8 @@ def prepare(connection: Any, datasette: Any, name: str) -> None:
     _create(connection, "cursus_name", given_name, 1)
     _create(connection, "cursus_number", given_number, 2)
     connection.execute("pragma query_only = 1")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     connection.set_authorizer(_authorize)
 
 

@@ -14,6 +14,7 @@ that no template can forget to.
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable
@@ -45,6 +46,9 @@ HEADERS: Final = {
 }
 #: Digits of a number in an address; none in an index has more.
 _DIGITS: Final = 20
+
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class _Absent(Exception):
@@ -168,6 +172,11 @@ def _on_index(view: View) -> Callable[..., Any]:
             late = str(error) == "interrupted"
             message = "this took too long and was ended" if late else f"SQLite says: {error}"
             return _refuse(datasette, request, message, 503)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A build writes no such values; whoever made the index may have meant harm.
+            _LOG.error("%s: %r", safe_text(request.path, 200), error)
+            message = "the index holds values that no build writes; build it again"
+            return _refuse(datasette, request, message, 500)
 
     return handle
 

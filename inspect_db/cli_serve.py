@@ -7,6 +7,7 @@ be read from.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import socket
@@ -32,8 +33,9 @@ def instance(index: str, evidence: str | None, base_url: str = "/") -> Any:
     """A Datasette that serves one index. Raises :class:`Failure`."""
     if importlib.util.find_spec("datasette") is None:
         raise Failure("Datasette is not installed; pip install 'cursus-storage[serve]'")
-    from datasette.app import Datasette
-
+    # The application first: it registers the handler only when it imports it itself.
+    application = importlib.import_module("datasette.app")
+    handler = importlib.import_module("datasette.handle_exception")
     from inspect_db.datasette.databases import PLUGIN
 
     try:
@@ -44,8 +46,11 @@ def instance(index: str, evidence: str | None, base_url: str = "/") -> Any:
         raise Failure(str(error)) from None
     except LogDirectoryError as error:
         raise Failure(safe_text(str(error))) from None
+    # Datasette prints every error with all local variables where rich is installed:
+    # pages of them for each unknown address, the signing secret among them.
+    vars(handler)["rich"] = None
     plugins = {PLUGIN: {"evidence": os.path.abspath(evidence)}} if evidence else {}
-    return Datasette(
+    return application.Datasette(
         files=[os.path.abspath(index)],
         metadata={"title": "Cursus storage", "plugins": plugins},
         settings={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,9 @@ import index_help
 from datasette.app import Datasette
 
 from inspect_db.datasette.databases import PLUGIN
+
+# As `inspect-db serve` does: no page of local variables for each refusal.
+sys.modules["datasette.handle_exception"].rich = None  # type: ignore[attr-defined]
 
 
 class Site:

@@ -23,7 +23,7 @@ database: the directory below which records may be read::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from datasette import hookimpl
@@ -96,6 +96,19 @@ def register_routes() -> list[tuple[str, Callable[..., Any]]]:
 def asgi_wrapper(datasette: Any) -> Callable[[Any], Any]:
     """Views over all records are neither counted nor sampled for facets."""
     return requests.spare_the_records(datasette)
+
+
+@hookimpl(hookwrapper=True)
+def handle_exception(exception: BaseException) -> Generator[None, Any, None]:
+    """An address that nobody knows stays a 404 where rich is installed, as it is with us.
+
+    Datasette prints the current exception by rich, and has none for such an
+    address; rich then fails, and so does the answer.
+    """
+    outcome = yield
+    outcome.force_result(
+        [requests.while_handling(exception, each) for each in outcome.get_result()]
+    )
 
 
 @hookimpl

@@ -53,7 +53,7 @@ _PRAGMAS: Final = {
     *("encoding", "compile_options", "recursive_triggers", "cache_size", "query_only"),
 }
 #: Of these the value may be set: it concerns the connection only.
-_SETTABLE: Final = {"cache_size", "recursive_triggers", "query_only"}
+_SETTABLE: Final = {"cache_size", "recursive_triggers"}
 _TABLE_PRAGMAS: Final = {
     *("foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_xinfo"),
 }

@@ -278,6 +278,10 @@ def _record(page: Page) -> Any:
     return page.answer("record.html", found)
 
 
+async def _unknown(datasette: Any, request: Any) -> Any:
+    return _refuse(datasette, request, "there is no page of this address", 404)
+
+
 def _place(page: Page) -> Any:
     path = page.name("path", "path")
     row = page.rows.execute("select file_id from files where path = ?", (path,)).fetchone()
@@ -308,4 +312,5 @@ ROUTES: Final[list[tuple[str, Callable[..., Any]]]] = [
     ),
     (rf"{_BASE}/at/(?P<path>[^/.]+)$", _on_index(_place)),
     (rf"{_BASE}/at/(?P<path>[^/.]+)/(?P<position>[0-9]+)$", _on_index(_place)),
+    (r"^/-/cursus/", _unknown),
 ]

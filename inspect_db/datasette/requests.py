@@ -1,4 +1,4 @@
-"""What is changed about requests before Datasette sees them.
+"""What is changed about requests before Datasette sees them, and about its errors.
 
 Datasette counts a table that it shows and samples every column for facets. For
 a view over all records that means reading every record several times, so these
@@ -12,9 +12,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
-from datasette.utils import tilde_decode
+from datasette.utils import await_me_maybe, tilde_decode
 
 from inspect_db.datasette import databases, metadata
+
+
+async def while_handling(exception: BaseException, answer: Any) -> Any:
+    """Wait for an answer to an exception while that is the current one."""
+    try:
+        raise exception
+    except BaseException:
+        return await await_me_maybe(answer)
+
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 _SPARED = ("_nocount", "_nofacet", "_nosuggest")

@@ -15,13 +15,14 @@ _PLACES: Final = 3
 
 
 def overview(rows: Rows) -> Object:
-    """Everything that the first page shows."""
+    """Everything that the first page shows. Raises ``LookupError`` for what no build writes."""
     build = first(
         rows,
         "select tool_version, built_at, log_dir, as_of, in_use, verdict, records_mode, "
         "payload_bytes, hashed, changed_files, inventory is not null as has_inventory from build",
     )
-    assert build is not None
+    if build is None:
+        raise LookupError("the table build is empty")
     word, sentence = HEADLINES[build["verdict"]]
     return {
         "build": build,

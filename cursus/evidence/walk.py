@@ -259,13 +259,14 @@ def told_by_names(by_path: Mapping[str, Entry], in_use: bool | None) -> list[Fin
 class LogDirectory:
     """A log directory as evidence (fits ``cursus.replay.interfaces.Evidence``)."""
 
-    def __init__(self, log_dir: str, fd: int, *, walk: bool = True) -> None:
+    def __init__(self, log_dir: str, fd: int, *, walk: bool = True, held: bool = False) -> None:
         self.log_dir = log_dir
         self._fd = fd
         self._by_path: dict[str, Entry] = {}
         self._children: dict[str, list[Entry]] = {"": []}
         self._findings: list[Finding] = []
         self._open_directory: tuple[str, int] | None = None
+        self._held = held
         self.in_use: bool | None = None
         self.entries: Sequence[Entry] = ()
         if walk:
@@ -277,17 +278,19 @@ class LogDirectory:
         self.entries = sorted(self._by_path.values(), key=lambda entry: os.fsencode(entry.path))
         for children in self._children.values():
             children.sort(key=lambda entry: os.fsencode(entry.path))
-        self.in_use = self._look_for_lock()
+        self.in_use = False if self._held else self._look_for_lock()
         self._findings.extend(
             told_by_names({entry.path: entry for entry in self.entries}, self.in_use)
         )
 
     @classmethod
-    def at(cls, log_dir: str, *, walk: bool = True) -> Self:
+    def at(cls, log_dir: str, *, walk: bool = True, held: bool = False) -> Self:
         """Open and walk ``log_dir``. Raises :class:`LogDirectoryError`.
 
         Without ``walk`` nothing is listed: the door alone, for whoever knows
         what stands behind it and only wants to read files by their paths.
+        ``held``: the caller holds the lock of the directory himself, so nobody
+        else is using it.
         """
         if not log_dir.strip():
             raise LogDirectoryError("log_dir_blank", "the log directory is not given")
@@ -310,7 +313,7 @@ class LogDirectory:
         try:
             if walk:
                 os.listdir(fd)
-            return cls(path, fd, walk=walk)
+            return cls(path, fd, walk=walk, held=held)
         except OSError as error:
             os.close(fd)
             raise LogDirectoryError(

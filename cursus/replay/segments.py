@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cursus.findings import Finding, Lost, Step, finding
+from cursus.findings import Effect, Finding, Lost, Step, finding
 from cursus.formats import compaction_marker, offset_index
 from cursus.layout import FileKind
 from cursus.replay.interfaces import (
@@ -174,7 +174,10 @@ def judge_segment(
     index = _load_index(evidence, files.index, active=ref.active, step=step)
     scan = evidence.scan(ref, _both(index.visit if index else None, visit))
     if index is None:
-        return SegmentJudgement(scan, (finding("index_missing", ref.path, step=step),))
+        # Only the active segment gets one when it is opened; a closed one is scanned instead.
+        effect: Effect = "recovers" if ref.active else "ignores"
+        missing = finding("index_missing", ref.path, step=step, effect=effect)
+        return SegmentJudgement(scan, (missing,))
     # What stands behind damage cannot be compared, and is no shorter log either.
     whole = scan.end in {"clean", "torn"}
     found = index.close(scan.end_position, scan.end_position if whole else ref.size)

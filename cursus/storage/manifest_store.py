@@ -529,7 +529,6 @@ class ManifestStore:
         if status is None:
             self._files.make_directory(directory)
             made.append(directory)
-            self._files.sync_directory(self._log_dir)
         elif status.type != "directory":
             raise StoreError(
                 "topic_storage_without_definition",
@@ -538,6 +537,8 @@ class ManifestStore:
             )
         else:
             self._clear_leftovers(definition.name, None if created else partitions)
+        # Also for one that stood there: whoever made it may have been killed before this.
+        self._files.sync_directory(self._log_dir)
         for partition in partitions:
             path = os.path.join(directory, layout.segment_log(partition, 0))
             self._files.create(path).close()

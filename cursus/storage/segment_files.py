@@ -82,7 +82,7 @@ class ActiveSegment:
         *,
         created_ns: int,
         index_used: int = 0,
-        last_indexed: int = 0,
+        last_entry: tuple[int, int] = (0, 0),
     ) -> None:
         self.base = base
         self.log = log
@@ -90,7 +90,7 @@ class ActiveSegment:
         self.created_ns = created_ns
         self.index_used = index_used
         self.index_dirty = False
-        self._last_indexed = last_indexed
+        self._last_offset, self._last_indexed = last_entry
         self._shape = shape
 
     @property
@@ -137,7 +137,13 @@ class ActiveSegment:
             self._write_entries(entries)
 
     def _write_entries(self, entries: list[tuple[int, int]]) -> None:
-        """Entries that do not fit are left out: a reader scans, the next append rolls."""
+        """Entries that do not fit are left out: a reader scans, the next append rolls.
+
+        So are those that would not ascend. A crash may tear the last entry into
+        one that ascends and names a record that was cut; its offset comes again.
+        """
+        if entries[0][0] <= self._last_offset:
+            entries = [entry for entry in entries if entry[0] > self._last_offset]
         room = (self._shape.size - self.index_used) // offset_index.ENTRY_BYTES
         if room < len(entries):
             entries = entries[: max(room, 0)]
@@ -146,7 +152,7 @@ class ActiveSegment:
             self.index.overwrite(self.index_used, data)
             self.index_used += len(data)
             self.index_dirty = True
-            self._last_indexed = entries[-1][1]
+            self._last_offset, self._last_indexed = entries[-1]
 
     def sync_index(self) -> None:
         """Make the entries durable, if there are new ones."""
@@ -183,7 +189,7 @@ def open_segment(
     status = fs.status(path)
     log = fs.open(path)
     try:
-        index, used, last = _open_index(fs, paths.index(base), log.size, shape)
+        index, used, last_entry = _open_index(fs, paths.index(base), log.size, shape)
     except BaseException:
         log.close()
         raise
@@ -194,7 +200,7 @@ def open_segment(
         shape,
         created_ns=status.mtime_ns if status else 0,
         index_used=used,
-        last_indexed=last,
+        last_entry=last_entry,
     )
 
 
@@ -211,10 +217,10 @@ def _empty_index(fs: FileSystem, path: str, shape: IndexShape) -> WritableFile:
 
 def _open_index(
     fs: FileSystem, path: str, log_bytes: int, shape: IndexShape
-) -> tuple[WritableFile, int, int]:
-    """The index, the bytes of its valid entries, and the position in the last one."""
+) -> tuple[WritableFile, int, tuple[int, int]]:
+    """The index, the bytes of its valid entries, and the last one of them."""
     if fs.status(path) is None:
-        return _empty_index(fs, path, shape), 0, 0
+        return _empty_index(fs, path, shape), 0, (0, 0)
     used, last = _valid_entries(fs, path, log_bytes, shape)
     index = fs.open(path)
     try:
@@ -228,8 +234,10 @@ def _open_index(
     return index, used, last
 
 
-def _valid_entries(fs: FileSystem, path: str, log_bytes: int, shape: IndexShape) -> tuple[int, int]:
-    """Bytes of the valid prefix (rules 1 to 3 of segments.md section 5), last position."""
+def _valid_entries(
+    fs: FileSystem, path: str, log_bytes: int, shape: IndexShape
+) -> tuple[int, tuple[int, int]]:
+    """Bytes of the valid prefix (rules 1 to 3 of segments.md section 5), and its last entry."""
     with fs.open_read(path) as file:
         whole = min(file.size, shape.size)
         whole -= whole % offset_index.ENTRY_BYTES
@@ -245,4 +253,5 @@ def _valid_entries(fs: FileSystem, path: str, log_bytes: int, shape: IndexShape)
     count = len(positions)
     while count and positions[count - 1] >= log_bytes:
         count -= 1
-    return count * offset_index.ENTRY_BYTES, positions[count - 1] if count else 0
+    last = (prefix.offsets[count - 1], positions[count - 1]) if count else (0, 0)
+    return count * offset_index.ENTRY_BYTES, last

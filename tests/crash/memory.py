@@ -16,8 +16,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal, Self
 
 from cursus.storage.durable import (
@@ -258,6 +259,11 @@ class MemoryFileSystem:
             self._find(path)
             return self.free
 
+    def total_bytes(self, path: str) -> int:
+        with self._lock:
+            self._find(path)
+            return 1 << 41
+
     # -- inside ------------------------------------------------------------------------
 
     def _number(self) -> int:
@@ -287,14 +293,9 @@ class MemoryFileSystem:
                 self._number(), bytearray(leaf.data), leaf.mode, leaf.mtime_ns
             )
 
-    def _parts(self, path: str) -> list[str]:
-        if path != ROOT and not path.startswith(f"{ROOT}/"):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return [part for part in path[len(ROOT) :].split("/") if part not in {"", "."}]
-
     def _find(self, path: str) -> File | Directory:
         found: File | Directory = self.root
-        for part in self._parts(path):
+        for part in _parts(path):
             if not isinstance(found, Directory):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             found = self._entry(found, part, path)
@@ -307,8 +308,12 @@ class MemoryFileSystem:
         return found
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        parts = self._parts(path)
-        found = self._find("/".join((ROOT, *parts[:-1])))
+        parts = _parts(path)
+        found: File | Directory = self.root
+        for part in parts[:-1]:
+            if not isinstance(found, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            found = self._entry(found, part, path)
         if not isinstance(found, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return found, parts[-1]
@@ -319,6 +324,51 @@ class MemoryFileSystem:
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return found
+
+
+def replayed(tree: Tree, trace: Iterable[Event], *, clock: int = 0) -> MemoryFileSystem:
+    """The file system that ``trace`` leaves, begun on ``tree``: same names, bytes and inodes.
+
+    That is what a killed process leaves: the kernel still holds what was not synced.
+    """
+    system = MemoryFileSystem(tree, clock=clock)
+    inodes: dict[int, File | Directory] = {}
+    waiting: list[File | Directory] = [system.root]
+    while waiting:
+        found = waiting.pop()
+        inodes[found.number] = found
+        if isinstance(found, Directory):
+            waiting.extend(found.entries.values())
+    for event in trace:
+        _replay(inodes, event, clock)
+    system._next = max(inodes) + 1
+    return system
+
+
+def _replay(inodes: dict[int, File | Directory], event: Event, clock: int) -> None:
+    if event.kind in {"fsync", "sync_directory", "mark"}:
+        return
+    found = inodes[event.inode]
+    if isinstance(found, Directory):
+        if event.kind == "create":
+            inodes[event.child] = File(event.child, bytearray(), FILE_MODE, clock)
+        elif event.kind == "mkdir":
+            inodes[event.child] = Directory(event.child)
+        if event.kind in {"rename", "unlink", "rmdir"}:
+            found.entries.pop(event.name, None)
+        if event.kind in {"create", "mkdir", "rename"}:
+            found.entries[event.target or event.name] = inodes[event.child]
+    elif event.kind == "write":
+        end = event.position + len(event.data)
+        found.data.extend(bytes(max(0, event.position - len(found.data))))
+        found.data[event.position : end] = event.data
+    elif event.kind == "truncate":
+        found.data.extend(bytes(max(0, event.position - len(found.data))))
+        del found.data[event.position :]
+    elif event.kind == "chmod":
+        found.mode = event.position
+    elif event.kind == "utime":
+        found.mtime_ns = event.position
 
 
 class MemoryFile:
@@ -417,6 +467,14 @@ class MemoryReader:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts(path: str) -> tuple[str, ...]:
+    """The components of a path below :data:`ROOT`."""
+    if path != ROOT and not path.startswith(f"{ROOT}/"):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return tuple(part for part in path[len(ROOT) :].split("/") if part not in {"", "."})
 
 
 def _walk(directory: Directory, prefix: str) -> Iterator[tuple[str, Leaf | None]]:

@@ -40,8 +40,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from crash.memory import ROOT_INODE, Event, Leaf, Tree
+from crash.memory import ROOT_INODE, Directory, Event, Leaf, Tree
 
+#: Pending operations of one file of which every prefix is tried.
+LONG: Final = 8
 #: Pending name operations of one directory whose subsets are all tried.
 ALL_SUBSETS: Final = 4
 
@@ -68,9 +70,19 @@ class _File:
         self.kept = [self.durable]
 
     def choices(self, rng: random.Random, tears: int) -> list[Leaf]:
-        """Everything kept first, nothing kept last, in between prefixes and torn writes."""
-        found = [*self.kept[::-1]]
-        for at, event in enumerate(self.pending):
+        """Everything kept first, nothing kept last, in between prefixes and torn writes.
+
+        Of a long row of pending operations (an index is synced seldom) the first
+        ones, the last ones and a sample are looked at.
+        """
+        count = len(self.pending)
+        ends: Sequence[int] = range(count + 1)
+        if count > LONG:
+            chosen = {0, 1, count - 2, count - 1, count, *rng.sample(range(count), 3)}
+            ends = sorted(chosen)
+        found = [self.kept[end] for end in reversed(ends)]
+        for at in ends[:-1]:
+            event = self.pending[at]
             if event.kind == "write" and len(event.data) > 1:
                 for cut in _cuts(len(event.data), rng, tears):
                     torn = Event("write", position=event.position, data=event.data[:cut])
@@ -148,11 +160,22 @@ class _Directory:
 class Disk:
     """What is durable and what is pending at one moment of a trace."""
 
-    def __init__(self, tree: Tree | None = None) -> None:
+    def __init__(self, root: Directory | None = None) -> None:
+        """A disk on which everything below ``root`` is durable; an empty one without it."""
         self.files: dict[int, _File] = {}
         self.directories: dict[int, _Directory] = {ROOT_INODE: _Directory()}
-        if tree:
-            raise NotImplementedError("a trace begins on an empty disk")
+        waiting = [root] if root is not None else []
+        while waiting:
+            here = waiting.pop()
+            names = self.directories[here.number] = _Directory()
+            for name, found in here.entries.items():
+                names.durable[name] = found.number
+                if isinstance(found, Directory):
+                    waiting.append(found)
+                else:
+                    self.files[found.number] = _File(
+                        Leaf(bytes(found.data), found.mode, found.mtime_ns)
+                    )
 
     def take(self, event: Event) -> None:
         """Let one event happen."""
@@ -267,16 +290,22 @@ class State:
 
 
 def crash_states(
-    trace: Sequence[Event], *, seed: int, tears: int = 2, mixtures: int = 4
+    trace: Sequence[Event],
+    *,
+    seed: int,
+    disk: Disk | None = None,
+    tears: int = 2,
+    mixtures: int = 4,
 ) -> list[State]:
     """Distinct states over all prefixes of ``trace``, in the order of their first moment.
 
-    ``first`` and ``last`` count events that happened before the crash.
+    ``first`` and ``last`` count events that happened before the crash. ``disk``:
+    where the trace begins (it is changed); an empty one if not given.
     """
     rng = random.Random(seed)
     found: dict[bytes, State] = {}
     recent: list[State] = []
-    disk = Disk()
+    disk = Disk() if disk is None else disk
     for moment in range(len(trace) + 1):
         if moment:
             disk.take(trace[moment - 1])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crash.evidence import MemoryEvidence
-from crash.memory import ROOT, Leaf, MemoryFileSystem
+from crash.memory import ROOT, Leaf, MemoryFileSystem, replayed
 from cursus.evidence.walk import LogDirectory
 from cursus.replay.startup import plan
 from cursus.storage.durable import Durable, FileSystem
@@ -122,6 +122,8 @@ def test_random_operations_leave_the_same_tree(tmp_path: Path, seed: int) -> Non
             )
         )
     done = [both.run(act) for act in acts]
+    memory = both.memory
+    assert replayed({}, memory.trace).tree() == memory.tree(), "the trace tells the whole story"
     assert sum(not isinstance(item, tuple) for item in done) > 50, "most of them only failed"
 
 

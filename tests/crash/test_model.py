@@ -149,5 +149,13 @@ def test_states_are_the_same_for_the_same_seed_and_distinct() -> None:
     assert len({fingerprint(state.tree) for state in one}) == len(one) > 100
 
 
+def test_a_trace_may_begin_on_a_disk_where_something_stands() -> None:
+    system = MemoryFileSystem({"d": None, "d/a": Leaf(b"12")})
+    disk = Disk(system.root)
+    system.open(f"{ROOT}/d/a").append(b"3")
+    states = crash_states(system.trace, seed=0, disk=disk)
+    assert {text(state.tree) for state in states} == {"d/ d/a=12", "d/ d/a=123"}
+
+
 def test_a_fingerprint_tells_a_directory_from_an_empty_file() -> None:
     assert fingerprint({"a": None}) != fingerprint({"a": Leaf(b"")})

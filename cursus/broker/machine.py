@@ -1,0 +1,60 @@
+"""What a broker needs of the machine it runs on, as one value.
+
+The runtime opens no file and asks no clock by itself: it is given the file
+system (``cursus.storage.durable``), a way to look at a directory as evidence,
+the locks and the time. :func:`this_machine` is the real one; a crash harness
+gives a machine in memory, and the same start runs there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from cursus.evidence.walk import LogDirectory
+from cursus.formats import timestamps
+from cursus.replay.interfaces import Evidence
+from cursus.storage.durable import DIRECTORY_MODE, FileSystem, real_file_system
+from cursus.storage.locks import HeldLock, TakeLock, lock_log_directory, lock_partition
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """``evidence`` is asked by the holder of the directory's lock only.
+
+    ``lock_partition`` is ``None`` where no other process can be. ``now_ns``:
+    nanoseconds since 1970.
+    """
+
+    files: FileSystem
+    make_log_dir: Callable[[str], None]
+    lock_log_dir: Callable[[str], HeldLock]
+    lock_partition: TakeLock | None
+    evidence: Callable[[str], AbstractContextManager[Evidence]]
+    now_ns: Callable[[], int]
+
+    def moment(self) -> int:
+        """Now, in nanoseconds since the zero time of ``cursus.formats.timestamps``."""
+        return timestamps.from_unix_ns(self.now_ns())
+
+
+def this_machine(files: FileSystem | None = None) -> Machine:
+    """The machine that this process runs on."""
+    return Machine(
+        files=real_file_system() if files is None else files,
+        make_log_dir=_make_log_dir,
+        lock_log_dir=lock_log_directory,
+        lock_partition=lock_partition,
+        evidence=lambda log_dir: LogDirectory.at(log_dir, held=True),
+        now_ns=time.time_ns,
+    )
+
+
+def _make_log_dir(log_dir: str) -> None:
+    """``log_dir`` and its parents (0750), where they are missing (broker.md section 2.1)."""
+    if not log_dir.strip():
+        raise ValueError("log_dir is empty")
+    os.makedirs(log_dir, mode=DIRECTORY_MODE, exist_ok=True)

@@ -1,0 +1,509 @@
+"""Storage that is open: every store of a log directory, and the operations on them.
+
+:meth:`OpenStorage.open` carries out what a plan decided, in the order of the
+recovery steps, and opens each store from the state that the plan found:
+
+    2  partitions of live topics      repairs of their logs happen as they open
+    3  __consumer_offsets, groups     created where the manifest has none
+    4  journal, truncations, commits  torn tail, expiry; what was decided is finished
+    5  checkpoints, aggregate files   derived: written anew where they differ
+
+The operations are thin: each is one call of one store, under the locks that the
+store asks for, plus what belongs to it by the specification (a deleted topic
+takes its groups along, a first registration may grow the internal topic).
+Network, members of groups and the commands of transactions stand above this.
+
+Locks, in the order in which they are taken: topics, journal, groups. Partitions
+have their own.
+
+Source: broker.md section 2; consumer-metadata.md sections 1, 7; journal.md
+sections 2.2, 4, 6; manifest.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from cursus import layout
+from cursus.broker.machine import Machine
+from cursus.findings import Step
+from cursus.formats import transaction_journal as tj
+from cursus.formats.record import Record
+from cursus.formats.topic_manifest import TopicDefinition
+from cursus.formats.transaction_journal import Transaction
+from cursus.replay.consumer_groups import GroupState
+from cursus.replay.producers import Idempotence, rejected
+from cursus.replay.startup import Plan
+from cursus.storage.aggregate_store import AggregateStore
+from cursus.storage.checkpoint_store import PartitionCheckpoints
+from cursus.storage.compaction import CompactionResult
+from cursus.storage.consumer_log import ConsumerLog
+from cursus.storage.errors import StoreError, WriteRefusedError
+from cursus.storage.journal_store import JournalStore
+from cursus.storage.log_settings import LogSettings
+from cursus.storage.manifest_store import ManifestStore, TopicChange, empty_log
+from cursus.storage.partition_log import PartitionStore
+from cursus.storage.retention import RetentionResult
+from cursus.storage.transaction_finish import finish_commit
+
+if TYPE_CHECKING:
+    from cursus.broker.runtime import Settings
+
+Key = tuple[str, int]
+
+
+class OpenStorage:
+    """See the module. ``step`` is the recovery step that :meth:`open` has reached.
+
+    Every operation raises ``StoreError`` or ``FormatError`` with the code of what
+    was refused, and then nothing has changed unless the code says otherwise.
+    """
+
+    def __init__(self, log_dir: str, settings: Settings, machine: Machine) -> None:
+        self.log_dir = log_dir
+        self.settings = settings
+        self.step: Step = 2
+        self.partitions: dict[Key, PartitionStore] = {}
+        self.producers: dict[Key, Idempotence] = {}
+        self._machine = machine
+        self._files = machine.files
+        self._topic_lock = RLock()
+        self._journal_lock = RLock()
+        self._group_lock = RLock()
+        self._manifest: ManifestStore
+        self._consumers: ConsumerLog
+        self._journal: JournalStore | None = None
+        self._producer_lock = RLock()
+        self._aggregate_lock = RLock()
+        self._checkpoints: dict[Key, PartitionCheckpoints] = {}
+        self._aggregates: dict[Key, AggregateStore] = {}
+        self._emptied: set[str] = set()
+
+    # -- opening -------------------------------------------------------------------------
+
+    def open(self, plan: Plan) -> None:
+        """Carry out the actions of ``plan``, which must not refuse, and open everything.
+
+        Raises ``StoreError``, ``FormatError`` and ``OSError``; :attr:`step` then is
+        the one that failed, and :meth:`abandon` lets go of what is open.
+        """
+        self._manifest = ManifestStore.from_replay(
+            self._files,
+            self.log_dir,
+            plan.manifest,
+            plan.topics,
+            defaults=self.settings.topic_defaults,
+            limits=self.settings.limits,
+        )
+        for topic, definition in self._manifest.definitions.items():
+            if topic != layout.INTERNAL_TOPIC and topic not in self._manifest.pending:
+                self._open_topic(definition, range(definition.partitions), plan)
+        self.step = 3
+        self._open_consumers(plan)
+        self.step = 4
+        self._open_journal(plan)
+        self.step = 5
+        self._reconcile(plan)
+
+    def _open_topic(self, definition: TopicDefinition, wanted: range, plan: Plan | None) -> None:
+        """Open partitions from what the plan found; without one they were just made."""
+        settings = self._log_settings(definition)
+        for partition in wanted:
+            key = (definition.name, partition)
+            found = empty_log(*key) if plan is None else plan.partitions[key]
+            self.partitions[key] = PartitionStore.open(
+                self._files,
+                self.log_dir,
+                *key,
+                found,
+                settings=settings,
+                clock=self._machine.now_ns,
+                lock=self._machine.lock_partition,
+            )
+            known = plan.producers[key].effective if plan is not None else {}
+            self.producers[key] = Idempotence(dict(known))
+            if self.step == 5:
+                self._checkpoints[key] = self._new_checkpoints(key, self.partitions[key], None)
+
+    def _log_settings(self, definition: TopicDefinition) -> LogSettings:
+        policy = definition.policy
+        return self.settings.log.for_topic(
+            retention_hours=policy.retention_hours,
+            retention_bytes=policy.retention_bytes,
+            policy=policy.cleanup_policy,
+            event_sourcing=definition.event_sourcing,
+        )
+
+    def _open_consumers(self, plan: Plan) -> None:
+        declared = self._manifest.definitions.get(layout.INTERNAL_TOPIC)
+        if declared is not None:
+            self._open_topic(declared, range(declared.partitions), plan)
+        change = self._manifest.ensure_internal_topic()
+        self._open_topic(change.definition, change.opened, None)
+        self._consumers = ConsumerLog(
+            plan.consumers,
+            change.definition.partitions,
+            lambda partition, record: self.partitions[layout.INTERNAL_TOPIC, partition].append(
+                record
+            ),
+            clock=self._machine.moment,
+            grow=self._grow_internal,
+        )
+
+    def _open_journal(self, plan: Plan) -> None:
+        """The journal; then truncations and commits that were decided and not carried out."""
+        self._journal = journal = JournalStore.open(
+            self._files,
+            self.log_dir,
+            plan.journal,
+            clock=self._machine.moment,
+            expiration_ms=self.settings.startup.transactional_id_expiration_ms,
+        )
+        if plan.journal.expire:
+            journal.expire(plan.as_of)
+        for topic in sorted(self._manifest.pending):
+            self._emptied.add(topic)
+            self._manifest.resume_truncation(topic, forget=partial(self._forget, topic))
+            definition = self._manifest.definitions[topic]
+            self._open_topic(definition, range(definition.partitions), None)
+        for state in journal.committing():
+            finish_commit(journal, state.id, _CommitPort(self), clock=self._machine.moment)
+
+    def _reconcile(self, plan: Plan) -> None:
+        """Derived files that differ from what stands in the logs, after everything above.
+
+        The index of aggregates is built anew at first use in any case; here only
+        where it is wrong now, so that what is on the disk is right after a start.
+        """
+        named = {action.path for action in plan.actions}
+        for key, log in self.partitions.items():
+            judged = plan.hwm.get(key)
+            untouched = key[0] not in self._emptied and judged is not None
+            stored = judged.stored if untouched and judged is not None else None
+            self._checkpoints[key] = self._new_checkpoints(key, log, stored)
+            if layout.topic_file(key[0], layout.producers(key[1])) in named:
+                self._checkpoints[key].note_producers()
+        self.checkpoint()
+        for topic, partition in self.partitions:
+            directory = layout.topic_file(topic, layout.aggregate_directory(partition))
+            if any(path.startswith(f"{directory}/") for path in named):
+                self.aggregates(topic, partition)
+
+    def _new_checkpoints(
+        self, key: Key, log: PartitionStore, stored: int | None
+    ) -> PartitionCheckpoints:
+        producers = self.producers[key]
+        return PartitionCheckpoints(
+            self._files,
+            self.log_dir,
+            *key,
+            stored_hwm=stored,
+            hwm=log.hwm,
+            producers=producers.checkpoint,
+            clock=self._machine.now_ns,
+        )
+
+    # -- what there is --------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Mapping[str, TopicDefinition]:
+        """Every declared topic."""
+        return self._manifest.definitions
+
+    @property
+    def groups(self) -> Mapping[str, GroupState]:
+        """Live consumer groups."""
+        return self._consumers.groups
+
+    def group_epoch(self, group: str) -> int:
+        """Highest lifecycle epoch of a group, deleted ones included; 0 for an unknown one."""
+        return self._consumers.epoch(group)
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """The last state of every transactional id."""
+        return self._open_journal_store().transactions
+
+    def partition(self, topic: str, partition: int) -> PartitionStore:
+        """The log of a partition. Raises ``StoreError`` ``topic_not_found``."""
+        found = self.partitions.get((topic, partition))
+        if found is None:
+            text = f'there is no partition {partition} of a topic "{topic}"'
+            raise StoreError("topic_not_found", text, path=topic)
+        return found
+
+    # -- topics ---------------------------------------------------------------------------
+
+    def create_topic(self, name: str, given: Mapping[str, Any]) -> TopicChange:
+        """Create a topic, or change one: more partitions, another policy."""
+        with self._topic_lock:
+            if name not in self._manifest.definitions:
+                self._require_unreferenced(name)
+            change = self._manifest.create(name, given)
+            self._open_topic(change.definition, change.opened, None)
+            settings = self._log_settings(change.definition)
+            for partition in range(change.definition.partitions):
+                self.partitions[name, partition].settings = settings
+            return change
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic with the groups that name it; False when its directory is still there."""
+        with self._topic_lock, self._journal_lock:
+            self._require_no_transaction(name)
+            gone = self._manifest.delete(name, release=lambda: self._release(name))
+            self._forget(name)
+            return gone
+
+    def truncate_topic(self, name: str, expected_revision: int) -> TopicDefinition:
+        """Empty a topic: its partitions begin at offset 0 again, its groups are gone."""
+        with self._topic_lock, self._journal_lock:
+            self._require_no_transaction(name)
+            definition = self._manifest.truncate(
+                name,
+                expected_revision,
+                release=lambda: self._release(name),
+                forget=lambda: self._forget(name),
+            )
+            self._open_topic(definition, range(definition.partitions), None)
+            return definition
+
+    def _release(self, topic: str) -> None:
+        """Close everything that holds files of a topic."""
+        with self._aggregate_lock:
+            for key in [key for key in self.partitions if key[0] == topic]:
+                self._checkpoints.pop(key, None)
+                if key in self._aggregates:
+                    self._aggregates.pop(key).close()
+                self.partitions.pop(key).close()
+                self.producers.pop(key, None)
+
+    def _forget(self, topic: str) -> None:
+        """Remove the groups and the references of transactions to a topic that is gone."""
+        with self._group_lock:
+            self._consumers.forget_topic(topic)
+        self._open_journal_store().forget_topic(topic)
+
+    def _require_unreferenced(self, topic: str) -> None:
+        """A group of an earlier topic of this name would be taken over (section 7.5)."""
+        named = self._consumers.references(topic)
+        if named:
+            raise StoreError(
+                "topic_lifecycle_cleanup_pending",
+                f'topic "{topic}" lifecycle cleanup is pending for consumer group "{named[0]}"',
+                path=topic,
+            )
+
+    def _require_no_transaction(self, topic: str) -> None:
+        blockers = self._open_journal_store().blockers(topic)
+        if blockers:
+            raise StoreError(
+                "topic_referenced",
+                f'transaction "{blockers[0]}" is unfinished and refers to topic "{topic}"',
+                path=topic,
+            )
+
+    # -- records --------------------------------------------------------------------------
+
+    def publish(self, topic: str, partition: int, records: Sequence[Record]) -> range:
+        """Append records in one write; returns their offsets when they are on the disk.
+
+        Where the topic is idempotent, or a record names a producer with a
+        sequence, the rules of journal.md section 6.3 apply: what is there already
+        is not appended again, and a batch that breaks a rule is refused as a whole.
+        """
+        if topic == layout.INTERNAL_TOPIC:
+            raise StoreError("internal_topic_write_forbidden", f"{topic} cannot be written to")
+        return self._append(topic, partition, records)
+
+    def _append(self, topic: str, partition: int, records: Sequence[Record]) -> range:
+        log = self.partition(topic, partition)
+        producers = self.producers[topic, partition]
+        active = self._manifest.definitions[topic].idempotent
+        with self._producer_lock:
+            known = Idempotence(dict(producers.state))
+            due: list[Record] = []
+            for record in records:
+                who = _producer(record)
+                force = record.sequence > 0
+                result = known.check(*who, active=active, force=force)
+                if rejected(result):
+                    raise WriteRefusedError(result, path=topic)
+                if result == "append":
+                    known.appended(*who, active=active, force=force)
+                    due.append(record)
+            offsets = log.append_batch(due)
+            producers.state.update(known.state)
+        if due and known.state:
+            self._checkpoints[topic, partition].note_producers()
+        return offsets
+
+    # -- consumer groups --------------------------------------------------------------------
+
+    def register_group(self, group: str, topic: str, partition_count: int) -> bool:
+        """Register a group; False when it is registered already, just so."""
+        with self._topic_lock, self._group_lock:
+            return self._consumers.register(topic, group, partition_count)
+
+    def delete_group(self, group: str) -> bool:
+        """Delete a group; False when there is none."""
+        with self._topic_lock, self._group_lock:
+            return self._consumers.delete_group(group)
+
+    def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Commit the next offsets to read; False when nothing differs."""
+        with self._group_lock:
+            return self._consumers.commit_batch(group, topic, offsets.items())
+
+    def _grow_internal(self, wanted: int) -> int:
+        """Called under the group lock by whoever registers; takes the topic lock above it."""
+        change = self._manifest.ensure_internal_topic(wanted)
+        self._open_topic(change.definition, change.opened, None)
+        return change.definition.partitions
+
+    # -- transactions -------------------------------------------------------------------------
+
+    def journal_append(self, values: Mapping[str, Any]) -> None:
+        """Make a state of a transaction durable; members that are not given are zero."""
+        with self._journal_lock:
+            self._open_journal_store().append(tj.transaction(**values))
+
+    def compact_journal(self) -> None:
+        """Rewrite the journal without superseded frames."""
+        with self._journal_lock:
+            self._open_journal_store().compact()
+
+    def finish_transaction(self, transactional_id: str) -> Transaction:
+        """Carry out a commit that is decided."""
+        with self._journal_lock:
+            journal = self._open_journal_store()
+            clock = self._machine.moment
+            return finish_commit(journal, transactional_id, _CommitPort(self), clock=clock)
+
+    def _open_journal_store(self) -> JournalStore:
+        if self._journal is None:
+            raise StoreError("journal_write_unavailable", "the journal is not open")
+        return self._journal
+
+    def _commit_prepared(
+        self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int
+    ) -> None:
+        """Offsets of a commit that is decided, for the life of the group that staged them."""
+        with self._group_lock:
+            self._consumers.commit_prepared(group, topic, offsets, registration_epoch)
+
+    # -- maintenance ----------------------------------------------------------------------------
+
+    def retain(self, topic: str, partition: int) -> RetentionResult:
+        """One retention pass over a partition."""
+        return self.partition(topic, partition).apply_retention()
+
+    def compact(self, topic: str, partition: int) -> CompactionResult:
+        """One compaction pass over a partition."""
+        return self.partition(topic, partition).compact()
+
+    # -- aggregates -----------------------------------------------------------------------------
+
+    def aggregates(self, topic: str, partition: int) -> AggregateStore:
+        """The aggregates of a partition, built from its log at first use."""
+        with self._aggregate_lock:
+            found = self._aggregates.get((topic, partition))
+            if found is None:
+                log = self.partition(topic, partition)
+                if not self._manifest.definitions[topic].event_sourcing:
+                    raise StoreError("event_sourcing_required", path=topic)
+                events = _events(log)
+                found = self._aggregates[topic, partition] = AggregateStore.open(
+                    self._files, self.log_dir, topic, partition, events, log_start=log.log_start
+                )
+            return found
+
+    def append_event(self, topic: str, partition: int, record: Record) -> int:
+        """Append an event whose ``aggregate_version`` is the next one of its key."""
+        with self._aggregate_lock:
+            aggregates = self.aggregates(topic, partition)
+            aggregates.check(record.key, record.aggregate_version)
+            offset = self.publish(topic, partition, [record])[0]
+            try:
+                aggregates.append(record.key, record.aggregate_version, offset)
+            except StoreError:
+                # The event is there; only what is derived from the log is not.
+                log = self.partition(topic, partition)
+                aggregates.rebuild(_events(log), log_start=log.log_start)
+            return offset
+
+    def save_aggregate_snapshot(
+        self, topic: str, partition: int, key: bytes, version: int, payload: bytes
+    ) -> None:
+        """Save the state of an aggregate; on the disk when it returns."""
+        with self._aggregate_lock:
+            self.aggregates(topic, partition).save_snapshot(key, version, payload)
+
+    # -- checkpoints, and the end -----------------------------------------------------------------
+
+    def checkpoint(self, *, due_only: bool = False) -> None:
+        """Write the checkpoints that changed; with ``due_only`` at most every 250 ms each.
+
+        A write that fails leaves the file that was there; the stores keep a warning.
+        """
+        for key, item in list(self._checkpoints.items()):
+            log = self.partitions.get(key)
+            if log is not None:
+                item.note_hwm(log.hwm)
+                if due_only:
+                    item.flush_if_due()
+                else:
+                    item.flush()
+
+    def close(self) -> None:
+        """Ordered shutdown: logs, checkpoints, aggregates, journal.
+
+        Raises the first error; everything is let go all the same.
+        """
+        with ExitStack() as stack:
+            if self._journal is not None:
+                stack.callback(self._journal.close)
+            for store in self._aggregates.values():
+                stack.callback(store.close)
+            stack.callback(self.checkpoint)
+            for log in self.partitions.values():
+                stack.callback(log.close)
+
+    def abandon(self) -> None:
+        """Let go of what is open after a start that failed."""
+        self._checkpoints.clear()
+        with suppress(StoreError, OSError):
+            self.close()
+
+
+def _events(log: PartitionStore) -> Iterator[tuple[bytes, int, int]]:
+    for record in log.records(log.log_start):
+        if record.key and record.aggregate_version:
+            yield record.key, record.aggregate_version, record.offset
+
+
+def _producer(record: Record) -> tuple[str, int, int]:
+    name = record.producer_id.decode("utf-8", "surrogateescape")
+    return name, record.epoch, record.sequence
+
+
+class _CommitPort:
+    """What the commit of a transaction writes to (fits ``transaction_finish.CommitPort``)."""
+
+    def __init__(self, storage: OpenStorage) -> None:
+        self._storage = storage
+
+    def producers(self, topic: str, partition: int) -> Idempotence:
+        self._storage.partition(topic, partition)
+        return self._storage.producers[topic, partition]
+
+    def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        self._storage.partition(topic, partition).append_batch(records)
+
+    def commit_offsets(
+        self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int
+    ) -> None:
+        self._storage._commit_prepared(group, topic, offsets, registration_epoch)

@@ -1,0 +1,533 @@
+"""The workloads that are crashed into, one for each part of the engine.
+
+They are small, so that every moment can be visited, and shaped so that the
+interesting things happen: segments of 600 bytes roll, groups come back under a
+higher epoch, the fiftieth group makes the internal topic grow, a compaction has
+superseded records to drop, a journal reaches its threshold, a commit is cut off
+between its decision and its last frame.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from crash.harness import NOON, SEGMENT_BYTES, Workload
+from crash.operations import (
+    AppendEvents,
+    Checkpoint,
+    Commit,
+    Compact,
+    CompactJournal,
+    Create,
+    Delete,
+    FinishTransaction,
+    Journal,
+    Operation,
+    Publish,
+    Register,
+    Retain,
+    SaveSnapshot,
+    Truncate,
+    Unregister,
+    events,
+    records,
+)
+from crash.world import Topic, World
+from cursus.formats import timestamps
+from cursus.formats import transaction_journal as tj
+from cursus.formats.record import Record
+from cursus.layout import INTERNAL_TOPIC
+
+ORDERS: Final = Create("orders", {"partitions": 2})
+HOUR: Final = 3600 * 10**9
+
+
+def publish(topic: str, partition: int, *payloads: str, **more: Any) -> Publish:
+    return Publish(topic, partition, records(*payloads, **more), SEGMENT_BYTES)
+
+
+def produce() -> Workload:
+    """Batches that roll, one that is larger than a segment, an idempotent producer."""
+    long = "x" * 90
+    return Workload(
+        "produce",
+        (
+            Create("orders", {"partitions": 2, "idempotent": True}),
+            publish("orders", 0, "a", "b", "c"),
+            publish("orders", 0, long + "1", long + "2", producer="p", first=1),
+            publish("orders", 1, "other partition"),
+            publish("orders", 0, *(long + str(n) for n in range(3)), producer="p", first=3),
+            Checkpoint(),
+            publish("orders", 0, "y" * 700),
+            publish("orders", 0, long + "after", producer="p", first=6),
+            publish("orders", 0, *(f"z{n}" for n in range(9))),
+            Checkpoint(),
+        ),
+    )
+
+
+def groups() -> Workload:
+    """A group's life: registered, commits, deleted, registered again under a higher epoch."""
+    return Workload(
+        "groups",
+        (
+            ORDERS,
+            Register("g", "orders", 2),
+            Commit("g", "orders", {0: 3}),
+            Commit("g", "orders", {0: 5, 1: 2}),
+            Commit("g", "orders", {1: 2}),
+            Unregister("g"),
+            Register("h", "orders", 2),
+            Register("g", "orders", 2),
+            Commit("g", "orders", {1: 1}),
+            Checkpoint(),
+            *(Commit("h", "orders", {0: n}) for n in range(1, 8)),
+            Unregister("h"),
+        ),
+    )
+
+
+def growth() -> Workload:
+    """The fiftieth group makes the internal topic grow; keys move to other partitions."""
+    many = [Register(f"group-{n}", "orders", 2) for n in range(48)]
+    return Workload(
+        "growth",
+        (
+            Register("the-49th", "orders", 2),
+            Register("the-50th", "orders", 2),
+            Commit("group-7", "orders", {0: 9}),
+            Unregister("group-8"),
+            Register("group-8", "orders", 2),
+        ),
+        before=(ORDERS, *many, Commit("group-7", "orders", {0: 1})),
+    )
+
+
+def topics() -> Workload:
+    """Create, grow, delete, create again; with groups that a deletion takes along."""
+    return Workload(
+        "topics",
+        (
+            ORDERS,
+            publish("orders", 0, "a", "b"),
+            Register("g", "orders", 2),
+            Commit("g", "orders", {0: 1}),
+            Create("orders", {"partitions": 3}),
+            publish("orders", 2, "third"),
+            Create("other", {"partitions": 1, "cleanup_policy": "compact"}),
+            Register("k", "orders", 3),
+            Delete("orders"),
+            Create("orders", {"partitions": 1}),
+            publish("orders", 0, "a new life"),
+            Register("g", "orders", 1),
+            Delete("other"),
+        ),
+    )
+
+
+def truncation() -> Workload:
+    """A topic is emptied twice; the group that held offsets in it is gone."""
+    return Workload(
+        "truncation",
+        (
+            ORDERS,
+            publish("orders", 0, *(f"record {n}" for n in range(6))),
+            publish("orders", 0, *(f"record {n}" for n in range(6))),
+            publish("orders", 1, "x"),
+            Register("g", "orders", 2),
+            Commit("g", "orders", {0: 4}),
+            Checkpoint(),
+            Truncate("orders"),
+            publish("orders", 0, "after"),
+            Register("g", "orders", 2),
+            Commit("g", "orders", {0: 1}),
+            Truncate("orders"),
+            publish("orders", 1, "after the second"),
+        ),
+    )
+
+
+def retention() -> Workload:
+    """Segments past their age go, oldest first; new records come while they do."""
+    fill = [
+        publish("orders", 0, *(f"{batch}.{n} " + "x" * 40 for n in range(4))) for batch in range(5)
+    ]
+    return Workload(
+        "retention",
+        (
+            ORDERS,
+            *fill,
+            Retain("orders", 0, now_ns=NOON + HOUR // 2, expired=False),
+            Retain("orders", 0, now_ns=NOON + 3 * HOUR),
+            publish("orders", 0, "after"),
+            Checkpoint(),
+            *fill[:2],
+            Retain("orders", 0, now_ns=NOON + 9 * HOUR),
+        ),
+    )
+
+
+def compaction() -> Workload:
+    """Keys that are written again and again; producers whose last record must stay."""
+
+    def round_(number: int) -> list[Operation]:
+        return [
+            publish("prices", 0, f"{number} " + "p" * 30, key=f"k{key}") for key in range(4)
+        ] + [publish("prices", 0, f"last of {number}", key="k1", producer=f"w{number}")]
+
+    return Workload(
+        "compaction",
+        (
+            Create("prices", {"partitions": 1, "cleanup_policy": "compact"}),
+            *round_(0),
+            *round_(1),
+            publish("prices", 0, "no key"),
+            *round_(2),
+            Compact("prices", 0),
+            *round_(3),
+            *round_(4),
+            Compact("prices", 0),
+            publish("prices", 0, "after", key="k0"),
+        ),
+    )
+
+
+def internal_compaction() -> Workload:
+    """Commits fill ``__consumer_offsets``; compaction drops all but the last of each."""
+    commits = [Commit("g", "orders", {0: n, 1: n}) for n in range(1, 14)]
+    partition = 3
+    return Workload(
+        "internal-compaction",
+        (
+            *commits[6:],
+            *(Compact(INTERNAL_TOPIC, p) for p in range(4)),
+            Commit("g", "orders", {0: 20, 1: 20}),
+            Unregister("g"),
+            Register("g", "orders", 2),
+            *(Commit("g", "orders", {0: n}) for n in range(1, 6)),
+            Compact(INTERNAL_TOPIC, partition),
+        ),
+        before=(ORDERS, Register("g", "orders", 2), *commits[:6]),
+    )
+
+
+def _state(name: str, state: str, epoch: int, revision: int, **more: Any) -> dict[str, Any]:
+    moment = timestamps.from_unix_ns(NOON + revision * 10**9)
+    return {
+        "id": name,
+        "producer": f"txn-{name}",
+        "epoch": epoch,
+        "revision": revision,
+        "state": state,
+        "created_at": moment,
+        "updated_at": moment,
+        **more,
+    }
+
+
+def _begun(name: str, epoch: int, revision: int) -> list[Operation]:
+    """A transaction that is initialised and begun."""
+    return [
+        Journal(_state(name, "aborted", epoch, revision, ready=True)),
+        Journal(_state(name, "open", epoch, revision + 1)),
+    ]
+
+
+def _commit(name: str, epoch: int, revision: int) -> list[Operation]:
+    """Two records in two partitions and an offset, staged, decided and carried out."""
+    producer = f"txn-{name}"
+    staged = [
+        {
+            "Topic": "orders",
+            "Partition": partition,
+            "Message": tj.message(
+                ProducerID=producer,
+                SeqNum=1,
+                Payload=f"{name} in {partition}",
+                Epoch=epoch,
+                TransactionalID=name,
+                TransactionState="open",
+            ),
+        }
+        for partition in (0, 1)
+    ]
+    offset = {
+        "Topic": "orders",
+        "Group": "g",
+        "Member": "m",
+        "Generation": 1,
+        "Partition": 0,
+        "Offset": 10 * epoch + 2,
+        "registration_epoch": 1,
+    }
+
+    def apply(world: World) -> None:
+        """journal.md section 3.1: records, a marker in each partition, offsets, ``committed``."""
+        for partition in (0, 1):
+            log, seen = world.logs["orders", partition], world.producers["orders", partition]
+            record = Record(
+                topic=b"orders",
+                partition=partition,
+                producer_id=producer.encode(),
+                sequence=1,
+                epoch=epoch,
+                payload=f"{name} in {partition}".encode(),
+                transactional_id=name.encode(),
+                transaction_state=b"open",
+            )
+            marker = Record(
+                topic=b"orders",
+                partition=partition,
+                producer_id=f"txn-marker:{name}:commit".encode(),
+                sequence=1,
+                epoch=epoch,
+                payload=b"__cursus_txn_control_marker__",
+                transactional_id=name.encode(),
+                transaction_state=b"committed",
+                transaction_marker=b"commit",
+                control_type=b"transaction",
+                control_version=2,
+                control_coordinator_epoch=epoch,
+                control_key=b"\0\0\0\0",
+                control_value=b"\0\0" + epoch.to_bytes(4, "big"),
+            )
+            for item in (record, marker):
+                log.add(item, SEGMENT_BYTES)
+                seen[item.producer_id.decode()] = (epoch, 1)
+        group = world.groups["g"]
+        held = group.offsets.setdefault("orders", {})
+        if held.get(0, 0) < 10 * epoch + 2:
+            held[0] = 10 * epoch + 2
+            group.revisions["orders"] = group.revisions.get("orders", 0) + 1
+        world.transactions[name] = ("committed", epoch)
+
+    return [
+        *_begun(name, epoch, revision),
+        Journal(_state(name, "open", epoch, revision + 2, messages=staged, offsets=[offset])),
+        # The decision is the promise: whatever happens now, a start carries it out.
+        Journal(
+            _state(name, "committing", epoch, revision + 3, messages=staged, offsets=[offset]),
+            apply,
+        ),
+        FinishTransaction(name),
+    ]
+
+
+def transactions() -> Workload:
+    """Two commits of one id, an abort of another, and the journal compacted in between."""
+    return Workload(
+        "transactions",
+        (
+            *_commit("pay", 0, 1),
+            *_begun("give-up", 0, 1),
+            Journal(_state("give-up", "aborted", 0, 3)),
+            CompactJournal(),
+            *_commit("pay", 1, 6),
+            publish("orders", 0, "ordinary"),
+            CompactJournal(),
+            *_begun("give-up", 1, 4),
+        ),
+        before=(ORDERS, Register("g", "orders", 2)),
+    )
+
+
+def journal_threshold() -> Workload:
+    """The append that finds 256 superseded frames compacts first."""
+    many = [Journal(_state("busy", "aborted", 0, n, ready=True)) for n in range(1, 256)]
+    return Workload(
+        "journal-threshold",
+        (
+            *(Journal(_state("busy", "aborted", 0, n, ready=True)) for n in range(256, 262)),
+            *_begun("other", 0, 1),
+        ),
+        before=(ORDERS, *many),
+    )
+
+
+def event_streams() -> Workload:
+    """Aggregates with snapshots; the files beside the log are derived, the log is not."""
+    return Workload(
+        "event-streams",
+        (
+            Create("carts", {"partitions": 1, "event_sourcing": True}),
+            AppendEvents("carts", 0, events("cart-1", 1, ["made", "filled"]), SEGMENT_BYTES),
+            SaveSnapshot("carts", 0, b"cart-1", 2, b"filled once"),
+            AppendEvents("carts", 0, events("cart-2", 1, ["made"]), SEGMENT_BYTES),
+            AppendEvents("carts", 0, events("cart-1", 3, ["x" * 200, "paid"]), SEGMENT_BYTES),
+            SaveSnapshot("carts", 0, b"cart-1", 4, b"paid, with more to say than before"),
+            SaveSnapshot("carts", 0, b"cart-2", 1, b"s"),
+            AppendEvents("carts", 0, events("cart-2", 2, ["y" * 200, "z" * 200]), SEGMENT_BYTES),
+            Checkpoint(),
+        ),
+    )
+
+
+#: Every workload by its name.
+WORKLOADS: Final = {
+    make().name: make
+    for make in (
+        produce,
+        groups,
+        growth,
+        topics,
+        truncation,
+        retention,
+        compaction,
+        internal_compaction,
+        transactions,
+        journal_threshold,
+        event_streams,
+    )
+}
+
+
+class _Dice:
+    """Random operations that are legal in the world that the ones before have made."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.world = World(topics={INTERNAL_TOPIC: Topic(4, cleanup="compact")})
+        self.sequences: dict[tuple[str, int, str], int] = {}
+        self.clock = NOON
+
+    def throw(self) -> Operation:
+        """One operation; the world is the one after it."""
+        while True:
+            makers = [self._publish] * 5 + [self._commit] * 3
+            makers += [self._create, self._grow, self._register, self._unregister, self._compact]
+            makers += [self._retain, self._event, self._snapshot, self._checkpoint, self._journal]
+            if self.rng.random() < 0.25:
+                makers += [self._delete, self._truncate, self._compact_journal]
+            operation = self.rng.choice(makers)()
+            if operation is not None:
+                self.world = operation.stages(self.world)[-1]
+                return operation
+
+    def _topic(self, events: bool = False) -> str | None:
+        names = [
+            name
+            for name, item in self.world.topics.items()
+            if name != INTERNAL_TOPIC and item.event_sourcing == events
+        ]
+        return self.rng.choice(names) if names else None
+
+    def _create(self) -> Operation | None:
+        name = self.rng.choice(["a", "b", "c", "e"])
+        named = any(name in (g.topic, *g.offsets) for g in self.world.groups.values())
+        if name in self.world.topics or named:
+            return None
+        given: dict[str, Any] = {"partitions": self.rng.randint(1, 2)}
+        if name == "e":
+            given["event_sourcing"] = True
+        elif name == "b":
+            given["cleanup_policy"] = "compact"
+        elif name == "c":
+            given["cleanup_policy"] = "delete,compact"
+        return Create(name, given)
+
+    def _grow(self) -> Operation | None:
+        name = self._topic()
+        if name is None or self.world.topics[name].partitions > 3:
+            return None
+        return Create(name, {"partitions": self.world.topics[name].partitions + 1})
+
+    def _delete(self) -> Operation | None:
+        name = self._topic(self.rng.random() < 0.2)
+        return Delete(name) if name else None
+
+    def _truncate(self) -> Operation | None:
+        name = self._topic(self.rng.random() < 0.2)
+        return Truncate(name) if name else None
+
+    def _publish(self) -> Operation | None:
+        name = self._topic()
+        if name is None:
+            return None
+        partition = self.rng.randrange(self.world.topics[name].partitions)
+        size = self.rng.choice([1, 10, 60, 150, 700])
+        payloads = [
+            f"{self.rng.randrange(10**6)}" + "x" * size for _ in range(self.rng.randint(1, 4))
+        ]
+        more: dict[str, Any] = {"key": self.rng.choice(["", "", "k1", "k2", "k3"])}
+        if self.rng.random() < 0.3:
+            producer = self.rng.choice(["p", "q"])
+            known = self.world.producers[name, partition].get(producer, (0, 0))
+            more |= {"producer": producer, "first": known[1] + 1}
+        return publish(name, partition, *payloads, **more)
+
+    def _event(self) -> Operation | None:
+        name = self._topic(events=True)
+        if name is None:
+            return None
+        partition = self.rng.randrange(self.world.topics[name].partitions)
+        key = self.rng.choice(["cart-1", "cart-2"])
+        version = self.world.versions[name, partition].get(key.encode(), 0)
+        payloads = ["e" * self.rng.choice([1, 90, 300])] * self.rng.randint(1, 2)
+        return AppendEvents(name, partition, events(key, version + 1, payloads), SEGMENT_BYTES)
+
+    def _snapshot(self) -> Operation | None:
+        name = self._topic(events=True)
+        if name is None:
+            return None
+        partition = self.rng.randrange(self.world.topics[name].partitions)
+        versions = self.world.versions[name, partition]
+        if not versions:
+            return None
+        key = self.rng.choice(sorted(versions))
+        payload = bytes(self.rng.randrange(256) for _ in range(self.rng.randint(1, 40)))
+        return SaveSnapshot(name, partition, key, self.rng.randint(1, versions[key]), payload)
+
+    def _register(self) -> Operation | None:
+        name, topic = self.rng.choice(["g", "h", "i"]), self._topic()
+        if topic is None or name in self.world.groups:
+            return None
+        return Register(name, topic, self.world.topics[topic].partitions)
+
+    def _unregister(self) -> Operation | None:
+        names = sorted(self.world.groups)
+        return Unregister(self.rng.choice(names)) if names else None
+
+    def _commit(self) -> Operation | None:
+        names = sorted(self.world.groups)
+        if not names:
+            return None
+        group = self.world.groups[name := self.rng.choice(names)]
+        held = group.offsets.get(group.topic, {})
+        partitions = self.rng.sample(
+            range(group.partition_count), self.rng.randint(1, group.partition_count)
+        )
+        offsets = {p: held.get(p, 0) + self.rng.randrange(5) for p in partitions}
+        return Commit(name, group.topic, offsets)
+
+    def _retain(self) -> Operation | None:
+        keys = [key for key in self.world.logs if "delete" in self.world.topics[key[0]].cleanup]
+        keys = [key for key in keys if not self.world.topics[key[0]].event_sourcing]
+        if not keys:
+            return None
+        self.clock += 3 * HOUR
+        return Retain(*self.rng.choice(sorted(keys)), now_ns=self.clock)
+
+    def _compact(self) -> Operation | None:
+        keys = [key for key in self.world.logs if "compact" in self.world.topics[key[0]].cleanup]
+        keys += [(INTERNAL_TOPIC, p) for p in range(4)]
+        return Compact(*self.rng.choice(sorted(keys)))
+
+    def _checkpoint(self) -> Operation:
+        return Checkpoint()
+
+    def _journal(self) -> Operation:
+        name = self.rng.choice(["t", "u"])
+        state, epoch = self.world.transactions.get(name, ("aborted", -1))
+        if state == "open":
+            return Journal(_state(name, "aborted", epoch, 9))
+        return Journal(_state(name, self.rng.choice(["aborted", "open"]), epoch + 1, 9, ready=True))
+
+    def _compact_journal(self) -> Operation:
+        return CompactJournal()
+
+
+def mixed(seed: int, length: int = 24) -> Workload:
+    """``length`` random operations, legal in the order in which they come."""
+    dice = _Dice(seed)
+    return Workload(f"mixed-{seed}", tuple(dice.throw() for _ in range(length)))

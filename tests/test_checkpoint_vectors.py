@@ -411,6 +411,17 @@ def test_a_jump_in_the_log_is_missing_data(tmp_path: Path) -> None:
     assert (gap.position, gap.detail["expected"], gap.detail["found"]) == (200, 2, 4)
 
 
+@pytest.mark.parametrize(("base", "gaps"), [(0, 1), (5, 0)])
+def test_only_a_log_without_its_beginning_excuses_a_late_first_version(
+    base: int, gaps: int, tmp_path: Path
+) -> None:
+    index = AggregateIndex("t", 0, event_sourcing=True)
+    index.visit(batch_of([event(base, b"a", 1)], base=base))
+    index.visit(batch_of([event(base + 1, b"b", 3), event(base + 2, b"b", 4)], base=base + 1))
+    found = judged(tmp_path, index, b"", log_of(base + 3, log_start=base))
+    assert (found.gaps, found.versions) == (gaps, {b"a": 1, b"b": 4})
+
+
 def test_many_jumps_are_summed_up(tmp_path: Path) -> None:
     index = AggregateIndex("t", 0, event_sourcing=True)
     index.visit(batch_of([event(n, b"a", 2 * n + 2) for n in range(150)]))

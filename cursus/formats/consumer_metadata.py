@@ -569,12 +569,13 @@ class SnapshotWriter:
     those of :func:`encode`. Raises :class:`FormatError` as that does.
     """
 
-    __slots__ = ("_head", "key", "key_hash")
+    __slots__ = ("_head", "epoch", "key", "key_hash")
 
     def __init__(self, group: str, topic: str, epoch: int) -> None:
         first = OffsetItem(0, 0)
         record = ConsumerRecord(SNAPSHOT, group, epoch, topic=topic, revision=1, offsets=(first,))
         payload = encode(record)
+        self.epoch = epoch
         self.key = record.key().encode()
         self.key_hash = fnv1a64(self.key)
         self._head = payload[: payload.rindex(b'"revision":1,"offsets":[') + len('"revision":')]

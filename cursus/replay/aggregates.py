@@ -85,14 +85,18 @@ class AggregateIndex:
         self._gaps: list[Finding] = []
         self._gap_count = 0
         self._events = 0
+        self._begins_late: bool | None = None  # does the log begin above offset 0?
 
     def visit(self, batch: RecordBatch) -> None:
         """Take the events of a batch; topics that are not event-sourcing have none."""
         if not self.event_sourcing or not batch.reachable or batch.segment.deleted:
             return
+        if self._begins_late is None:
+            # Segments come in ascending order, and only the first tells where the log begins.
+            self._begins_late = batch.segment.base > 0
         events = batch.aggregate_events()
-        if len(events) and not self._take_in_order(events, batch.segment.base > 0):
-            self._take_each(events, batch.segment)
+        if len(events) and not self._take_in_order(events, self._begins_late):
+            self._take_each(events, batch.segment, self._begins_late)
 
     def _take_in_order(self, events: AggregateEvents, late: bool) -> bool:
         """Take events where the versions of every key go up by one; else take nothing.
@@ -120,7 +124,7 @@ class AggregateIndex:
         self._events += len(events)
         return True
 
-    def _take_each(self, events: AggregateEvents, segment: SegmentRef) -> None:
+    def _take_each(self, events: AggregateEvents, segment: SegmentRef, late: bool) -> None:
         path = segment.path
         rows = zip(
             events.key.tolist(),
@@ -137,8 +141,7 @@ class AggregateIndex:
                 continue
             expected = 1 if known is None else known + 1
             # Behind a log that does not begin at 0 the first version seen is the base.
-            begins_late = known is None and segment.base > 0
-            if version != expected and not begins_late:
+            if version != expected and not (known is None and late):
                 self._gap(path, position, length, key, expected, version)
             self._versions[key] = version
             self._entries.extend((self._hash(key), version, offset))

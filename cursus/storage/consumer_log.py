@@ -283,7 +283,7 @@ class ConsumerLog:
                 "offset_revision_overflow", "offset revision overflow", group=group.name
             )
         writer = self._writers.get((group.name, topic))
-        if writer is None:
+        if writer is None or writer.epoch != group.epoch:
             writer = SnapshotWriter(group.name, topic, group.epoch)
             self._writers[group.name, topic] = writer
         try:

@@ -39,7 +39,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from cursus.formats.record import Record
+from cursus.formats.record import (
+    MAGIC,
+    MAX_PARTITION,
+    MAX_TEXT,
+    MIN_RECORD_BYTES,
+    Record,
+)
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
@@ -72,6 +78,7 @@ NUMBER_FIELDS: Final[dict[str, type[np.generic]]] = {
     "control_version": np.int16,
     "control_coordinator_epoch": np.int64,
 }
+_TRANSACTION_FIELDS: Final = ("transactional_id", "transaction_state", "transaction_marker")
 assert {*TEXT_FIELDS, *NUMBER_FIELDS} == set(Record.__slots__)
 
 #: Different values that are looked for one by one before a dictionary is made.
@@ -281,3 +288,215 @@ def from_records(
         part = slice(number * count, (number + 1) * count)
         columns[name] = TextColumn(data, starts[part], sizes[part])
     return RecordColumns(data=data, **columns)
+
+
+# -- decoding ------------------------------------------------------------------------------
+
+#: Bytes that must stand behind the last frame in the buffer, whatever they are. Before the
+#: payload a record has two values of at most 65,535 bytes, behind it nine; both times the
+#: sum of what the lengths say is compared with the end of the frame afterwards. So nothing
+#: is ever read further behind a frame than this.
+SLACK: Final = 1 << 20
+assert 11 * (2 + MAX_TEXT) + 256 < SLACK
+
+_NEEDLE_AT: Final = 4  # magic, topic and partition stand behind the length prefix
+_HEAD: Final = np.dtype([("partition", ">u4"), ("offset", ">u8"), ("size", ">u2")])
+_MIDDLE: Final = np.dtype([("sequence", ">u8"), ("epoch", ">i8"), ("size", ">u4")])
+_SCHEMA: Final = [("schema", ">u4"), ("aggregate", ">u8"), ("size", ">u2")]
+_EVENT: Final = np.dtype([("event", ">u2"), *_SCHEMA, ("key", ">u2")])
+_CONTROL: Final = np.dtype([("version", ">i2"), ("epoch", ">i8"), ("size", ">u2")])
+#: The end of a record without a transaction: four empty values, numbers, two empty values.
+_PLAIN_TAIL: Final = np.dtype([("four", "u8"), ("version", ">i2"), ("epoch", ">i8"), ("two", "u4")])
+assert (_HEAD.itemsize, _MIDDLE.itemsize) == (14, 20)
+assert (_EVENT.itemsize, _CONTROL.itemsize, _PLAIN_TAIL.itemsize) == (18, 12, 22)
+
+
+def needle(topic: bytes, partition: int) -> bytes:
+    """How every record of a partition begins: magic, topic and partition."""
+    return MAGIC + len(topic).to_bytes(2, "big") + topic + partition.to_bytes(4, "big")
+
+
+def decode_frames(
+    data: Bytes, start: Int64s, length: Int64s, position: Int64s, begins: bytes
+) -> RecordColumns:
+    """Decode ``CDM2`` frames; stops before the first one that is not good to the last byte.
+
+    ``start``: where each frame begins in ``data``; ``length``: of the frame with its
+    prefix, by that prefix; ``position``: where it begins in the file. ``begins``: the
+    :func:`needle` of the partition, which most records will have. Every frame must lie
+    in ``data`` with :data:`SLACK` bytes behind it (else ``ValueError``).
+
+    The columns may have fewer rows than there are frames: the frame behind the last
+    row does not decode, and the scalar codec is to say why. No row is in them that
+    the scalar codec would not accept, and no value that it would not give.
+    """
+    while True:
+        try:
+            return _Decoder(data, start, length, position).decode(begins)
+        except _NotGoodError as stop:
+            # Rows before it have passed the checks so far: a few rounds at most.
+            start, length, position = start[: stop.row], length[: stop.row], position[: stop.row]
+
+
+class _NotGoodError(Exception):
+    """The frame of this row is not good; those before it may be."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class _Decoder:
+    """A cursor on every record at once: ``at`` is where the next field of each begins.
+
+    Reading at an address costs the same for two bytes as for twenty, so what stands
+    at a fixed distance is read in one go, as the fields of a structure.
+    """
+
+    def __init__(self, data: Bytes, start: Int64s, length: Int64s, position: Int64s) -> None:
+        self.data = data
+        self.start = start
+        self.length = length
+        self.position = position
+        self.end = start + length
+        self.at = start
+        self.nothing = np.zeros(len(start), np.int64)
+        if len(start) and (int(start.min()) < 0 or int(self.end.max()) + SLACK > len(data)):
+            raise ValueError("a frame lies outside of the window")
+
+    def decode(self, begins: bytes) -> RecordColumns:
+        self._demand(self.length >= 4 + MIN_RECORD_BYTES)
+        topic, partition, offset, size = self._head(begins)
+        producer = self._value(size)
+        middle = self._read(_MIDDLE)
+        epoch = middle["epoch"].astype(np.int64)
+        self._demand(epoch >= 0)  # above 2^63-1 as an unsigned number
+        payload = self._value(middle["size"])
+        self._demand(self.at <= self.end)
+        event, schema, aggregate, metadata, key = self._event()
+        tail = self._tail()
+        self._demand(self.at == self.end)
+        return RecordColumns(
+            data=self.data,
+            position=self.position,
+            length=self.length,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            producer_id=producer,
+            sequence=middle["sequence"].astype(np.uint64),
+            epoch=epoch,
+            payload=payload,
+            event_type=event,
+            schema_version=schema,
+            aggregate_version=aggregate,
+            metadata=metadata,
+            key=key,
+            **tail,
+        )
+
+    def _demand(self, good: Mask) -> None:
+        if not good.all():
+            raise _NotGoodError(int(np.argmin(good)))
+
+    def _read(self, kind: np.dtype[Any]) -> NDArray[Any]:
+        """A structure at the cursor of each record; the cursor moves behind it."""
+        found = self._look(kind)
+        self.at = self.at + kind.itemsize
+        return found
+
+    def _look(self, kind: np.dtype[Any]) -> NDArray[Any]:
+        # Inside of the buffer by what SLACK promises. ``take`` would copy the whole view.
+        size = len(self.data) - kind.itemsize + 1
+        view: NDArray[Any] = np.ndarray((size,), kind, self.data, strides=(1,))
+        found: NDArray[Any] = view[self.at]
+        return found
+
+    def _value(self, size: NDArray[Any]) -> TextColumn:
+        """A value of ``size`` bytes at the cursor."""
+        length = size.astype(np.int64)
+        start = self.at
+        self.at = start + length
+        return TextColumn(self.data, start, length)
+
+    def _text(self) -> TextColumn:
+        """A length of two bytes and a value."""
+        return self._value(self._read(np.dtype(">u2")))
+
+    def _empty(self) -> TextColumn:
+        return TextColumn(self.data, self.start, self.nothing)
+
+    def _head(self, begins: bytes) -> tuple[TextColumn, Int64s, UInt64s, NDArray[Any]]:
+        """Topic, partition and offset; and the length of the producer id."""
+        topic_size = len(begins) - 10
+        kind = np.dtype([("begins", f"V{len(begins)}"), ("offset", ">u8"), ("size", ">u2")])
+        self.at = self.start + _NEEDLE_AT
+        found = self._look(kind)
+        if _all_equal(found, begins):
+            partition = int.from_bytes(begins[-4:], "big")
+            topic = TextColumn(
+                self.data, self.at + 6, np.full(len(self.start), topic_size, np.int64)
+            )
+            self.at = self.at + kind.itemsize
+            partitions = np.full(len(self.start), partition, np.int64)
+            return topic, partitions, found["offset"].astype(np.uint64), found["size"]
+        magic = self._read(np.dtype(">u4"))
+        self._demand(magic == int.from_bytes(MAGIC, "big"))
+        topic = self._text()
+        head = self._read(_HEAD)
+        partitions = head["partition"].astype(np.int64)
+        self._demand(partitions <= MAX_PARTITION)
+        return topic, partitions, head["offset"].astype(np.uint64), head["size"]
+
+    def _event(
+        self,
+    ) -> tuple[TextColumn, NDArray[np.uint32], UInt64s, TextColumn, TextColumn]:
+        """Event type, schema version, aggregate version, metadata and key."""
+        found = self._look(_EVENT)
+        if not found["event"].any() and not found["size"].any():
+            event = metadata = self._empty()
+            self.at = self.at + _EVENT.itemsize
+            key = self._value(found["key"])
+        else:
+            event = self._text()
+            found = self._read(np.dtype(_SCHEMA))
+            metadata = self._value(found["size"])
+            key = self._text()
+        return (
+            event,
+            found["schema"].astype(np.uint32),
+            found["aggregate"].astype(np.uint64),
+            metadata,
+            key,
+        )
+
+    def _tail(self) -> dict[str, Any]:
+        """Everything behind the key."""
+        found = self._look(_PLAIN_TAIL)
+        if not found["four"].any() and not found["two"].any():
+            self.at = self.at + _PLAIN_TAIL.itemsize
+            values = [self._empty()] * 6
+        else:
+            values = [self._text() for _ in range(4)]
+            found = self._read(_CONTROL)
+            values.append(self._value(found["size"]))
+            values.append(self._text())
+        names = (*_TRANSACTION_FIELDS, "control_type", "control_key", "control_value")
+        tail: dict[str, Any] = dict(zip(names, values, strict=True))
+        tail["control_version"] = found["version"].astype(np.int16)
+        tail["control_coordinator_epoch"] = found["epoch"].astype(np.int64)
+        return tail
+
+
+def _all_equal(found: NDArray[Any], begins: bytes) -> bool:
+    """Does each structure begin with these bytes? Compared in words of eight, the last
+    of which overlaps the one before."""
+    size = len(begins)
+    starts = [*range(0, size - 8, 8), size - 8]
+    raw = found.view(np.uint8)
+    stride = found.dtype.itemsize
+    for at in starts:
+        word = np.ndarray((len(found),), np.uint64, raw, at, (stride,))
+        if not (word == np.frombuffer(begins, np.uint64, 1, at)[0]).all():
+            return False
+    return True

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from cursus import layout
-from cursus.evidence.segment_scan import Batch
 from cursus.evidence.walk import LogDirectory
 from cursus.findings import CATALOGUE, Finding, FormatError
 from cursus.formats import aggregate_files as af
@@ -26,6 +25,7 @@ from cursus.formats.record import Record
 from cursus.layout import FileKind
 from cursus.replay import aggregates as aggregates_module
 from cursus.replay.aggregates import AggregateFiles, AggregateIndex
+from cursus.replay.batches import Batch
 from cursus.replay.checkpoints import HwmCheckpoint, judge_hwm
 from cursus.replay.interfaces import ScannedRecord, SegmentRef
 from cursus.replay.producers import Idempotence, ProducerIndex, ProducerState, rejected

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cursus.evidence.segment_scan import Batch
 from cursus.formats.record import Record
 from cursus.replay import consumer_groups as cg
+from cursus.replay.batches import Batch
 from cursus.replay.interfaces import ScannedRecord, SegmentRef
 
 GOLDEN = Path(__file__).resolve().parent.parent / "fixtures" / "golden"

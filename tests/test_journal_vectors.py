@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from cursus import layout
-from cursus.evidence.segment_scan import Batch
 from cursus.evidence.walk import LogDirectory
 from cursus.findings import CATALOGUE, FormatError
 from cursus.formats import canonical_json, timestamps
 from cursus.formats import transaction_journal as tj
 from cursus.formats.record import Record
 from cursus.replay import transactions as tx
+from cursus.replay.batches import Batch
 from cursus.replay.interfaces import ScannedRecord, SegmentRef
 
 GOLDEN = Path(__file__).resolve().parent.parent / "fixtures" / "golden"

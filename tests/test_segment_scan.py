@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cursus.evidence import segment_scan
-from cursus.evidence.segment_scan import MAX_FINDINGS, scan_segment
+from cursus.evidence import plain_scan
+from cursus.evidence.scan_findings import MAX_FINDINGS
+from cursus.evidence.segment_scan import scan_segment
 from cursus.evidence.walk import LogDirectory
 from cursus.findings import CATALOGUE, Finding, Lost
 from cursus.formats import compaction_marker, offset_index
@@ -101,11 +102,11 @@ def test_an_empty_segment_is_clean() -> None:
 
 @pytest.mark.parametrize("piece", [1 << 30, 7])
 def test_records_come_in_order_with_their_addresses(piece: int) -> None:
-    data = log(10_000)
+    data = log(40_000)
     batches: list[RecordBatch] = []
     found = scan_segment(Source(data, piece=max(piece, 1 << 12)), ref(len(data)), batches.append)
-    assert (found.end, found.end_position, found.record_count) == ("clean", len(data), 10_000)
-    assert (found.first_offset, found.last_offset, found.expected_next) == (0, 9999, 10_000)
+    assert (found.end, found.end_position, found.record_count) == ("clean", len(data), 40_000)
+    assert (found.first_offset, found.last_offset, found.expected_next) == (0, 39_999, 40_000)
     position = 0
     for offset, item in enumerate(itertools.chain(*batches)):
         assert (item.position, item.record.offset) == (position, offset)
@@ -445,7 +446,7 @@ def test_the_search_behind_damage_is_linear(name: str) -> None:
 
 
 def test_runs_behind_damage_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_scan, "MAX_RUNS", 10)
+    monkeypatch.setattr(plain_scan, "MAX_RUNS", 10)
     data = bytes(8) + b"x".join(frames(range(1, 101)))
     found = scan(data)
     assert len(found.unreachable) == 10

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from cursus.evidence.walk import LogDirectory
+from cursus.evidence.window import OnBytes
 from cursus.findings import EFFECT_ORDER, finding
 from cursus.formats import timestamps
+from cursus.formats.offset_index import Prefix
 from cursus.formats.record import Record, encode_frame
 from cursus.replay.interfaces import RecordBatch, SegmentRef, SegmentScan
 from cursus.replay.startup import ACTION_KINDS, Plan, StartupConfig, plan
@@ -188,10 +190,15 @@ def test_settings_are_picked_out_of_a_whole_configuration() -> None:
 def test_every_segment_is_scanned_once(storage: Callable[[str], Path]) -> None:
     class Counting(LogDirectory):
         def scan(
-            self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+            self,
+            segment: SegmentRef,
+            visit: Callable[[RecordBatch], None] | None = None,
+            index: Prefix | None = None,
+            *,
+            on_bytes: OnBytes | None = None,
         ) -> SegmentScan:
             scans[segment.path] += 1
-            return super().scan(segment, visit)
+            return super().scan(segment, visit, index, on_bytes=on_bytes)
 
     scans: Counter[str] = Counter()
     handed: Counter[str] = Counter()

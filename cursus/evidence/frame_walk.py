@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cursus.formats.record import MAX_RECORD_BYTES, MIN_RECORD_BYTES
 from cursus.formats.record_columns import SLACK, Bytes, Int64s
@@ -132,10 +133,10 @@ def _lockstep(
     """Follow all chains; returns the starts that are proven, whether that is all of the
     window, where they stop and whether an invalid length stands there.
     """
-    prefixes = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
+    prefixes: NDArray[np.uint32] = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
     lane = np.arange(len(places))
     at = places
-    goal = np.append(places[1:], filled)
+    goal = np.append(places[1:], filled - 3)  # a prefix that is not whole is no frame
     landed = np.empty(len(places), np.int64)
     invalid = np.zeros(len(places), np.bool_)
     steps: list[Int64s] = []

@@ -22,7 +22,9 @@ from typing import Final, Self
 
 from cursus import layout
 from cursus.evidence.segment_scan import scan_segment
+from cursus.evidence.window import OnBytes, ScanBuffer
 from cursus.findings import Effect, Finding, Step, finding
+from cursus.formats.offset_index import Prefix
 from cursus.layout import FileClass, FileKind, Name
 from cursus.replay.interfaces import (
     Entry,
@@ -122,6 +124,10 @@ class EvidenceFile:
         """Give the descriptor away."""
         fd, self._fd = self._fd, -1
         return fd
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """As :meth:`pread`, into memory of the caller; how many bytes were read."""
+        return os.preadv(self._fd, [buffer], position)
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
@@ -267,6 +273,7 @@ class LogDirectory:
         self._findings: list[Finding] = []
         self._open_directory: tuple[str, int] | None = None
         self._held = held
+        self._buffer = ScanBuffer()
         self.in_use: bool | None = None
         self.entries: Sequence[Entry] = ()
         if walk:
@@ -523,9 +530,17 @@ class LogDirectory:
         return b"".join(parts)
 
     def scan(
-        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+        self,
+        segment: SegmentRef,
+        visit: Callable[[RecordBatch], None] | None = None,
+        index: Prefix | None = None,
+        *,
+        on_bytes: OnBytes | None = None,
     ) -> SegmentScan:
-        """Scan one segment; a file that cannot be opened gives ``end`` = ``unreadable``."""
+        """Scan one segment; a file that cannot be opened gives ``end`` = ``unreadable``.
+
+        ``index`` and ``on_bytes``: see :func:`cursus.evidence.segment_scan.scan_segment`.
+        """
         try:
             source = self.open(segment.path)
         except UnreadableError as error:
@@ -540,7 +555,9 @@ class LogDirectory:
                 findings=(replace(error.finding, step=3 if segment.internal else 2),),
             )
         with source:
-            return scan_segment(source, segment, visit)
+            return scan_segment(
+                source, segment, visit, index, on_bytes=on_bytes, buffer=self._buffer
+            )
 
     # -- is a broker using it? -------------------------------------------------
 

@@ -4,14 +4,26 @@ Evidence is never mapped: a mapped file that shrinks kills the process, a read
 that comes back short becomes a finding. A window holds :data:`CHUNK` bytes, or
 one record when that is larger (at most 64 MiB and its length prefix).
 
+:class:`Window` gives bytes, for the scalar codec. :class:`FrameWindow` is a
+buffer that is read into again and again, for arrays: it moves forward only, so
+every byte of the file passes through it once.
+
 Source: design, "One door for evidence".
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
+from cursus.formats.record_columns import SLACK, Bytes
 from cursus.replay.interfaces import ByteSource
+
+#: Called with the position and the bytes of each part of a file, in order, each byte once.
+OnBytes = Callable[[int, memoryview], None]
 
 CHUNK: Final = 1 << 20
 
@@ -87,5 +99,135 @@ class Window:
         """Make the window begin at ``position`` with at least ``length`` bytes."""
         want = min(max(length, CHUNK), self.size - position)
         self._buffer, self._start = b"", position  # never two of them at once
-        self._buffer = read_exactly(self._source, want, position)
+        self._buffer = _read_at_least(self._source, length, want, position)
         return self._buffer, position
+
+
+def _read_at_least(source: ByteSource, least: int, want: int, position: int) -> bytes:
+    """``want`` bytes, or what there is of them when that is ``least`` at least.
+
+    What can be read of a file that shrinks, or of a disk that fails further on, is
+    used to the last byte. Raises :class:`ShortReadError` and ``OSError``.
+    """
+    data = source.pread(want, position)
+    if len(data) == want:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < want:
+        try:
+            more = source.pread(want - got, position + got)
+        except OSError:
+            if got < least:
+                raise
+            break
+        if not more:
+            if got < least:
+                raise ShortReadError(position + got)
+            break
+        parts.append(more)
+        got += len(more)
+    return b"".join(parts)
+
+
+class ScanBuffer:
+    """Memory of a window, kept from one scan to the next."""
+
+    __slots__ = ("data", "raw")
+
+    def __init__(self) -> None:
+        self.raw = bytearray()
+        self.data: Bytes = np.frombuffer(self.raw, np.uint8)
+
+    def reserve(self, size: int, keep: slice | None = None) -> None:
+        """Make room for ``size`` bytes and SLACK; ``keep``: bytes that must stand at its start.
+
+        Memory is used again unless it is too small, far too large, or somebody still
+        looks at it: a batch that was kept stays as it is.
+        """
+        wanted = size + SLACK
+        kept = self.raw[keep] if keep is not None else b""
+        if wanted <= len(self.raw) <= 4 * wanted and not self._watched():
+            self.raw[: len(kept)] = kept
+            return
+        del self.data  # never two of them at once, where nobody watches
+        self.raw = bytearray()
+        self.raw = bytearray(wanted)
+        self.raw[: len(kept)] = kept
+        self.data = np.frombuffer(self.raw, np.uint8)
+
+    def _watched(self) -> bool:
+        return self._references() > _UNWATCHED
+
+    def _references(self) -> int:
+        # Every column and every view of the window holds on to this one array.
+        return sys.getrefcount(self.data)
+
+
+_UNWATCHED: Final = ScanBuffer()._references()
+
+
+class FrameWindow:
+    """A file through a :class:`ScanBuffer`, from its start to its end.
+
+    ``start`` is the position in the file of the first byte of the buffer,
+    ``filled`` how many bytes of it belong to the file.
+    """
+
+    __slots__ = ("_into", "_on_bytes", "_source", "buffer", "filled", "size", "start", "window")
+
+    def __init__(
+        self,
+        source: ByteSource,
+        size: int,
+        buffer: ScanBuffer,
+        window: int,
+        on_bytes: OnBytes | None,
+    ) -> None:
+        self._source = source
+        self._into = getattr(source, "pread_into", None)
+        self._on_bytes = on_bytes
+        self.size = size
+        self.window = window
+        self.buffer = buffer
+        self.start = 0
+        self.filled = 0
+        buffer.reserve(min(window, size))
+
+    @property
+    def at_end(self) -> bool:
+        """Has the whole file been read?"""
+        return self.start + self.filled >= self.size
+
+    def advance(self, used: int, need: int = 0) -> bool:
+        """Let go of the first ``used`` bytes and read on, to ``need`` bytes at least.
+
+        False when nothing more can be read: the end of the file, or a failure (which
+        whoever reads the same bytes again will meet).
+        """
+        rest = self.filled - used
+        capacity = min(max(self.window, need), self.size - self.start - used)
+        self.buffer.reserve(capacity, slice(used, self.filled))
+        self.start += used
+        self.filled = rest
+        while self.filled < capacity:
+            got = self._read(capacity)
+            if not got:
+                break
+            if self._on_bytes is not None:
+                with memoryview(self.buffer.raw)[self.filled : self.filled + got] as part:
+                    self._on_bytes(self.start + self.filled, part.toreadonly())
+            self.filled += got
+        return self.filled > rest
+
+    def _read(self, capacity: int) -> int:
+        position = self.start + self.filled
+        try:
+            if self._into is not None:
+                with memoryview(self.buffer.raw)[self.filled : capacity] as part:
+                    return int(self._into(part, position))
+            data = self._source.pread(capacity - self.filled, position)
+        except OSError:
+            return 0
+        self.buffer.raw[self.filled : self.filled + len(data)] = data
+        return len(data)

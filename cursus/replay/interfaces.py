@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cursus.findings import Finding
+from cursus.formats.offset_index import Prefix
 from cursus.formats.record import Record
 from cursus.formats.record_columns import RecordColumns
 from cursus.layout import FileKind
@@ -91,9 +92,16 @@ class Evidence(Protocol):
         """Raises :class:`UnreadableError`."""
 
     def scan(
-        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+        self,
+        segment: SegmentRef,
+        visit: Callable[[RecordBatch], None] | None = None,
+        index: Prefix | None = None,
     ) -> SegmentScan:
-        """Scan one segment from position 0 (segments.md sections 10, 11, 18)."""
+        """Scan one segment from position 0 (segments.md sections 10, 11, 18).
+
+        ``index``: usable entries of the sparse index beside it. They are compared
+        with the records, and may help to find them; none is believed.
+        """
 
 
 class OpenSource(ByteSource, Protocol):
@@ -191,6 +199,20 @@ class UnreachableRun:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexMatch:
+    """Entries of a sparse index against the good records of its log.
+
+    ``passed``: entries that point to a byte before the end of the good frames.
+    ``mismatches``: numbers of the first of them where no record, or one of
+    another offset, begins; ``mismatch_count``: how many there are in all.
+    """
+
+    passed: int
+    mismatches: tuple[int, ...]
+    mismatch_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentScan:
     """What one scan found.
 
@@ -205,6 +227,8 @@ class SegmentScan:
     ``unreadable`` the file could not be read (finding ``file_unreadable``)
 
     ``expected_next``: offset that the next record would have (base when empty).
+    ``index``: how the index fared, ``None`` when the scan was given none or did
+    not begin.
     """
 
     segment: SegmentRef
@@ -216,3 +240,4 @@ class SegmentScan:
     expected_next: int
     findings: tuple[Finding, ...]
     unreachable: tuple[UnreachableRun, ...] = ()
+    index: IndexMatch | None = None

@@ -3,8 +3,8 @@
 A scan judges one file. This module puts the files of a partition together: it
 decides which closed segments may have gaps (a compaction marker of the current
 size, with the right content, on a segment that is not active), has every
-segment scanned once, and looks at the seams. Index entries are checked against
-the records as the scan meets them, so no file is read twice.
+segment scanned once, and looks at the seams. The scan compares index entries
+with the records as it meets them, so no file is read twice.
 
 Gaps and overlaps between segments lose or repeat data but do not stop a broker
 in application topics; in ``__consumer_offsets`` they refuse.
@@ -14,7 +14,7 @@ Source: segments.md sections 5, 9, 11, 12, 18; README.md decisions 5, 22, 27, 28
 
 from __future__ import annotations
 
-from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +25,7 @@ from cursus.layout import FileKind
 from cursus.replay.interfaces import (
     Entry,
     Evidence,
+    IndexMatch,
     RecordBatch,
     SegmentRef,
     SegmentScan,
@@ -172,7 +173,7 @@ def judge_segment(
         return SegmentJudgement(evidence.scan(ref, visit))
     step: Step = 3 if ref.internal else 2
     index = _load_index(evidence, files.index, active=ref.active, step=step)
-    scan = evidence.scan(ref, _both(index.visit if index else None, visit))
+    scan = evidence.scan(ref, visit, index.prefix if index else None)
     if index is None:
         # Only the active segment gets one when it is opened; a closed one is scanned instead.
         effect: Effect = "recovers" if ref.active else "ignores"
@@ -180,7 +181,7 @@ def judge_segment(
         return SegmentJudgement(scan, (missing,))
     # What stands behind damage cannot be compared, and is no shorter log either.
     whole = scan.end in {"clean", "torn"}
-    found = index.close(scan.end_position, scan.end_position if whole else ref.size)
+    found = index.close(scan.index, scan.end_position if whole else ref.size)
     return SegmentJudgement(scan, tuple(found))
 
 
@@ -216,17 +217,6 @@ def _with_gaps(ref: SegmentRef, allowed: bool) -> SegmentRef:
         ref.internal,
         ref.in_use,
     )
-
-
-def _both(first: Visit | None, second: Visit | None) -> Visit | None:
-    if first is None or second is None:
-        return first or second
-
-    def visit(batch: RecordBatch) -> None:
-        first(batch)
-        second(batch)
-
-    return visit
 
 
 def _leftovers(files: PartitionFiles, internal: bool) -> Iterable[Finding]:
@@ -284,17 +274,14 @@ def _marker_problem(evidence: Evidence, marker: Entry) -> Finding | str | None:
 
 
 class _IndexCheck:
-    """Index entries against the records that the scan delivers, in one pass."""
+    """What is wrong with one index: by itself, and by the records of its log."""
 
     def __init__(self, entry: Entry, *, active: bool, step: Step) -> None:
         self.entry = entry
         self.active = active
         self.step = step
-        self.offsets: array[int] = array("Q")
-        self.positions: array[int] = array("Q")
+        self.prefix: offset_index.Prefix | None = None
         self.found: list[Finding] = []
-        self._next = 0
-        self._mismatches: list[int] = []
 
     def add(self, code: str, position: int, message: str, length: int = 16) -> None:
         self.found.append(
@@ -309,58 +296,42 @@ class _IndexCheck:
             )
         )
 
-    def visit(self, batch: RecordBatch) -> None:
-        if not batch.reachable or self._next >= len(self.positions):
-            return
-        positions, offsets = self.positions, self.offsets
-        at, count = self._next, len(positions)
-        for item in batch:
-            position = item.position
-            while at < count and positions[at] < position:
-                self._mismatches.append(at)  # between two records
-                at += 1
-            if at < count and positions[at] == position:
-                if offsets[at] != item.record.offset:
-                    self._mismatches.append(at)
-                at += 1
-            if at >= count:
-                break
-        self._next = at
-
-    def close(self, checked: int, log_bytes: int) -> list[Finding]:
+    def close(self, match: IndexMatch | None, log_bytes: int) -> list[Finding]:
         """Findings, now that the scan is over.
 
-        ``checked``: end of the good frames. ``log_bytes``: valid bytes of the log
-        (more than ``checked`` where damage stands in between).
+        ``match``: the entries that point to good records, compared with them.
+        ``log_bytes``: valid bytes of the log (more than the good frames where
+        damage stands behind them).
         """
-        for at in range(self._next, len(self.positions)):
-            position = self.positions[at]
-            if position < checked:
-                self._mismatches.append(at)
-            elif position >= log_bytes:
-                self.add(
-                    "index_entry_beyond_log",
-                    16 * at,
-                    f"entry points to byte {position}; the log has {log_bytes} bytes",
-                )
-                break
-        self._report_mismatches()
+        if self.prefix is not None:
+            passed = match.passed if match is not None else 0
+            self._beyond(self.prefix.positions, passed, log_bytes)
+            if match is not None:
+                self._mismatches(self.prefix, match)
         self.found.sort(key=lambda item: item.position or 0)
         return self.found
 
-    def _report_mismatches(self) -> None:
-        for at in self._mismatches[:MAX_INDEX_FINDINGS]:
+    def _beyond(self, positions: Sequence[int], passed: int, log_bytes: int) -> None:
+        at = bisect_left(positions, log_bytes, passed)
+        if at < len(positions):
+            self.add(
+                "index_entry_beyond_log",
+                16 * at,
+                f"entry points to byte {positions[at]}; the log has {log_bytes} bytes",
+            )
+
+    def _mismatches(self, prefix: offset_index.Prefix, match: IndexMatch) -> None:
+        for at in match.mismatches[:MAX_INDEX_FINDINGS]:
             self.add(
                 "index_entry_mismatch",
                 16 * at,
-                f"entry says offset {self.offsets[at]} at byte {self.positions[at]}; "
+                f"entry says offset {prefix.offsets[at]} at byte {prefix.positions[at]}; "
                 "another record, or none, begins there",
             )
-        hidden = len(self._mismatches) - MAX_INDEX_FINDINGS
+        hidden = match.mismatch_count - MAX_INDEX_FINDINGS
         if hidden > 0:
-            at = self._mismatches[MAX_INDEX_FINDINGS]
+            at = match.mismatches[MAX_INDEX_FINDINGS]
             self.add("index_entry_mismatch", 16 * at, f"{hidden} more entries like this follow")
-        self._mismatches = []
 
 
 def _load_index(
@@ -388,7 +359,7 @@ def _load_index(
         check.found.append(error.finding)
         return check
     prefix = offset_index.valid_prefix(data)
-    check.offsets, check.positions = prefix.offsets, prefix.positions
+    check.prefix = prefix
     if prefix.not_increasing is not None:
         check.add(
             "index_entry_not_increasing",

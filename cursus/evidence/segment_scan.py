@@ -206,14 +206,18 @@ class _ColumnScan(Scan):
         jumps = self._jumps(columns.offset)
         if not strange.size and not jumps.size:
             return
+        # The first record of a segment is judged by the name of its file, under another code.
+        first = self.last is None and jumps.size and not jumps[0]
         hidden: list[tuple[int, str, int]] = []
         told: list[set[int]] = []
-        for code, rows in (("record_identity_mismatch", strange), (_JUMP, jumps)):
+        for code, rows in (("record_identity_mismatch", strange), (_JUMP, jumps[bool(first) :])):
             room = self.findings.room(code)
             told.append(set(rows[:room].tolist()))
             if len(rows) > room:
                 hidden.append((int(rows[room]), code, len(rows) - room))
         strangers, jumping = told
+        if first:
+            jumping.add(0)
         before = np.append(np.uint64(self.last or 0), columns.offset[:-1])
         for row in sorted(strangers | jumping):
             place = int(columns.position[row]), int(columns.length[row])
@@ -222,8 +226,8 @@ class _ColumnScan(Scan):
                 topic = columns.topic.at(row)[:KEPT_TOPIC]
                 self.findings.identity(*place, topic, int(columns.partition[row]), offset)
             if row in jumping:
-                first = row == 0 and self.last is None
-                self.findings.contiguity(*place, -1 if first else int(before[row]), offset)
+                last = -1 if first and row == 0 else int(before[row])
+                self.findings.contiguity(*place, last, offset)
         for row, code, count in sorted(hidden):
             self.findings.hide(code, count, int(columns.position[row]))
 

@@ -493,6 +493,8 @@ class _Decoder:
 def _all_equal(found: NDArray[Any], begins: bytes) -> bool:
     """Does each structure begin with these bytes? Compared in words of eight, the last
     of which overlaps the one before."""
+    if not len(found):
+        return True
     size = len(begins)
     starts = [*range(0, size - 8, 8), size - 8]
     raw = found.view(np.uint8)

@@ -120,11 +120,6 @@ class EvidenceFile:
         """What the kernel says of the open file now."""
         return os.fstat(self._fd)
 
-    def detach(self) -> int:
-        """Give the descriptor away."""
-        fd, self._fd = self._fd, -1
-        return fd
-
     def pread_into(self, buffer: memoryview, position: int) -> int:
         """As :meth:`pread`, into memory of the caller; how many bytes were read."""
         return os.preadv(self._fd, [buffer], position)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cursus.evidence.walk import EvidenceFile, LogDirectory
+from cursus.evidence.walk import LogDirectory
+from cursus.evidence.window import OnBytes
+from cursus.formats.offset_index import Prefix
 from cursus.replay.interfaces import Entry, RecordBatch, SegmentRef, SegmentScan
 
 BLOCK_BYTES: Final = 1 << 20
@@ -70,64 +72,33 @@ class BlockDigester:
         return Blocks(self.position, digests, self._whole.digest() if self._whole else None)
 
 
-class _Digesting(EvidenceFile):
-    """A file that digests its bytes the first time that they are read, in order."""
-
-    __slots__ = ("digester",)
-
-    def __init__(self, fd: int, size: int, digester: BlockDigester) -> None:
-        super().__init__(fd, size)
-        self.digester = digester
-
-    def pread(self, length: int, position: int) -> bytes:
-        data = super().pread(length, position)
-        seen = self.digester.position - position
-        if 0 <= seen < len(data):
-            self.digester.update(memoryview(data)[seen:])
-        return data
-
-
 class DigestingDirectory(LogDirectory):
     """Evidence whose scans digest the bytes that they read."""
 
     hashes: bool = False
     blocks: Blocks | None = None
-    _digester: BlockDigester | None = None
-
-    def open(self, path: str) -> EvidenceFile:
-        source = super().open(path)
-        if self._digester is None:
-            return source
-        return _Digesting(source.detach(), source.size, self._digester)
 
     def scan(
-        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+        self,
+        segment: SegmentRef,
+        visit: Callable[[RecordBatch], None] | None = None,
+        index: Prefix | None = None,
+        *,
+        on_bytes: OnBytes | None = None,
     ) -> SegmentScan:
         """Scan a segment; ``blocks`` has its digests then, unless it could not be read whole."""
-        digester = self._digester = BlockDigester(whole=self.hashes)
+        digester = BlockDigester(whole=self.hashes)
         self.blocks = None
-        try:
-            scan = super().scan(segment, visit)
-        finally:
-            self._digester = None
-        if scan.end != "unreadable":
-            self.blocks = self._rest(segment, digester)
-        return scan
 
-    def _rest(self, segment: SegmentRef, digester: BlockDigester) -> Blocks | None:
-        """Digest what the scan had no need to read."""
-        if digester.position < segment.size:
-            try:
-                with super().open(segment.path) as source:
-                    while digester.position < segment.size:
-                        want = min(BLOCK_BYTES, segment.size - digester.position)
-                        data = source.pread(want, digester.position)
-                        if not data:
-                            return None
-                        digester.update(data)
-            except OSError:
-                return None
-        return digester.close() if digester.position == segment.size else None
+        def take(position: int, part: memoryview) -> None:
+            digester.update(part)
+            if on_bytes is not None:
+                on_bytes(position, part)
+
+        scan = super().scan(segment, visit, index, on_bytes=take)
+        if scan.end != "unreadable" and digester.position == segment.size:
+            self.blocks = digester.close()
+        return scan
 
 
 def read_blocks(evidence: LogDirectory, entry: Entry, *, whole: bool) -> Blocks | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cursus.findings import Effect, Finding, Lost, Step, finding
@@ -182,7 +182,7 @@ def judge_segment(
     # What stands behind damage cannot be compared, and is no shorter log either.
     whole = scan.end in {"clean", "torn"}
     found = index.close(scan.index, scan.end_position if whole else ref.size)
-    return SegmentJudgement(scan, tuple(found))
+    return SegmentJudgement(replace(scan, index=None), tuple(found))  # it is in the findings
 
 
 def _ref(

@@ -388,7 +388,27 @@ def test_a_resumed_truncation_that_crashes_is_resumed_again(tmp_path: Path) -> N
     assert number >= 8
 
 
-def test_groups_are_forgotten_before_a_truncation_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failure", [OSError("full"), StoreError("tombstone_write_failed")])
+def test_what_stays_open_keeps_its_directory(failure: Exception, tmp_path: Path) -> None:
+    fresh(tmp_path)
+    store = opened(tmp_path)
+
+    def release() -> None:
+        raise failure
+
+    with pytest.raises(StoreError) as error:
+        store.truncate("orders", 1, release=release)
+    assert error.value.code == "topic_lifecycle_pending"
+    assert (tmp_path / "orders" / LOG).stat().st_size
+    assert store.truncate("orders", 1).revision == 2
+    assert not store.delete("orders", release=release)
+    assert (tmp_path / "orders" / LOG).exists()
+    assert store.remove_leftover("orders")
+    assert plan_of(tmp_path).verdict == "starts_clean"
+
+
+@pytest.mark.parametrize("failure", [OSError("full"), StoreError("tombstone_write_failed")])
+def test_groups_are_forgotten_before_a_truncation_ends(failure: Exception, tmp_path: Path) -> None:
     fresh(tmp_path)
     store = opened(tmp_path)
     called = []
@@ -396,7 +416,7 @@ def test_groups_are_forgotten_before_a_truncation_ends(tmp_path: Path) -> None:
     def forget() -> None:
         called.append((tmp_path / "orders" / layout.LIFECYCLE_EPOCH).exists())
         if len(called) == 1:
-            raise OSError("the group could not be removed")
+            raise failure
 
     with pytest.raises(StoreError) as error:
         store.truncate("orders", 1, forget=forget)

@@ -314,13 +314,13 @@ class ManifestStore:
             )
         self._require(name)
         rest = {key: item for key, item in self._definitions.items() if key != name}
+        durable = self._save(rest)
+        self._leftover.add(name)
         self._busy.add(name)
         try:
-            durable = self._save(rest)
-            self._leftover.add(name)
             release()
-        except OSError:
-            return False
+        except (OSError, StoreError):
+            return False  # what is open still keeps its directory
         finally:
             self._busy.discard(name)
         return durable and self._remove_leftover(name)
@@ -423,10 +423,11 @@ class ManifestStore:
             if self.durability_warning is not None and not self._save(self._definitions):
                 raise OSError(self.durability_warning)
             self._carry_out(definition, forget)
-        except OSError as error:
+        except (OSError, StoreError, FormatError) as error:
+            why = reason(error) if isinstance(error, OSError) else error.message
             raise StoreError(
                 "topic_lifecycle_pending",
-                f'the truncation of "{name}" is decided and not finished: {reason(error)}',
+                f'the truncation of "{name}" is decided and not finished: {why}',
                 path=name,
             ) from error
         self._pending.discard(name)

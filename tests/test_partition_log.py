@@ -509,7 +509,7 @@ def test_a_full_queue_is_written_by_whoever_meets_it(tmp_path: Path) -> None:
 def test_a_full_queue_that_nobody_empties_refuses(tmp_path: Path) -> None:
     settings = sized(channel_buffer_size=2, disk_write_timeout_ms=1)
     with opened(tmp_path, settings) as store:
-        store.attach(lambda _store: None)
+        store.attach(lambda: None)
         store.enqueue([value(0), value(1)])
         with pytest.raises(WriteRefusedError) as refused:
             store.enqueue([value(2)])

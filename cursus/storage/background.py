@@ -10,6 +10,7 @@ Source: segments.md section 6, "asynchronous append".
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Condition, Thread
 from typing import Final
 
@@ -40,7 +41,7 @@ class BackgroundWriter:
         """Serve this partition from now on."""
         with self._changed:
             self._stores.add(store)
-        store.attach(self._wake)
+        store.attach(partial(self._wake, store))
 
     def remove(self, store: PartitionStore) -> None:
         """Serve it no longer; what it has queued is its own again (``close`` writes it)."""

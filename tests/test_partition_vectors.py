@@ -30,7 +30,8 @@ def case(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def log_dir(case: dict[str, Any], tmp_path: Path) -> Path:
-    shutil.copytree(SEGMENTS / case["dir"], tmp_path / "log_dir")
+    # Modification times are those of now: by them retention decides.
+    shutil.copytree(SEGMENTS / case["dir"], tmp_path / "log_dir", copy_function=shutil.copyfile)
     return tmp_path / "log_dir"
 
 

@@ -43,5 +43,9 @@ docs: setup
 fuzz: setup
 	@$(BIN)/python -m pytest tests/test_hostile.py -n $(JOBS) --fuzz-mutations 1000000
 
+# Ratios inside one run on this machine; minutes. BENCH="scan --runs 3 --json" picks and shapes.
+bench: setup
+	@$(BIN)/python -m bench $(BENCH)
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios inside one run on one machine (``python -m bench``)."""

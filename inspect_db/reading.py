@@ -13,8 +13,8 @@ The bytes must be those that were indexed. In this order:
    ``build --hash``): each block that the answer touches has the same digest.
    Then these are the bytes, also in a copy of the directory;
 3. without digests: it is the same file (device and inode), and its size and
-   modification time are those of the index, or it has grown since. What stands
-   in a file that grew must agree with its row in the index.
+   change time (which nobody can put back) are those of the index, or it has
+   grown since. What stands in a file that grew must agree with its row.
 
 Everything else is refused with :class:`ReadRefused`.
 """
@@ -96,7 +96,7 @@ class IndexedFile:
     path: str
     kind: str
     size: int
-    mtime_ns: int
+    ctime_ns: int
     device: int
     inode: int
     segment: bool
@@ -110,21 +110,21 @@ class IndexedFile:
 def indexed_file(rows: Rows, file_id: int) -> IndexedFile | None:
     """The row of a file; ``None`` where there is none, or no regular file stood there."""
     row = rows.execute(
-        "select f.path, f.kind, f.size, f.mtime_ns, f.device, f.inode, s.file_id is not null "
+        "select f.path, f.kind, f.size, f.ctime_ns, f.device, f.inode, s.file_id is not null "
         "from files as f left join segments as s on s.file_id = f.file_id "
         "where f.file_id = ? and f.type = 'file'",
         (file_id,),
     ).fetchone()
     if row is None:
         return None
-    path, kind, size, mtime_ns, device, inode, segment = row
+    path, kind, size, ctime_ns, device, inode, segment = row
     try:
         return IndexedFile(
             file_id,
             from_name(path),
             str(kind),
             size,
-            mtime_ns,
+            ctime_ns,
             from_number(device),
             from_number(inode),
             bool(segment),
@@ -224,9 +224,9 @@ def _same_file(file: IndexedFile, source: EvidenceFile, grown: bool) -> None:
             f"{file.shown} was replaced by another file since the index was built; {_AGAIN} "
             "(an index built with --hash can tell whether the bytes are the same)"
         )
-    if found.st_mtime_ns != file.mtime_ns and not grown:
+    if found.st_ctime_ns != file.ctime_ns and not grown:
         raise ReadRefused(
-            f"{file.shown} was written to since the index was built and has not grown; {_AGAIN} "
+            f"{file.shown} was touched since the index was built and has not grown; {_AGAIN} "
             "(an index built with --hash can tell whether these bytes changed)"
         )
 

@@ -136,8 +136,8 @@ def test_with_digests_the_same_bytes_in_another_file_are_the_same(hashed: Bench)
 
 
 def test_a_file_written_to_in_place_is_refused(plain: Bench) -> None:
-    plain.overwrite(plain.positions[3] + 200, b"!")
-    assert "was written to" in plain.refusal(20)
+    plain.overwrite(plain.positions[3] + 200, b"!", times_put_back=True)
+    assert "was touched" in plain.refusal(20)
 
 
 def test_with_digests_a_changed_block_is_refused_whatever_its_times_say(hashed: Bench) -> None:
@@ -184,9 +184,9 @@ def secret(tmp_path: Path) -> Path:
 def point_at(bench: Bench, path: str | bytes, secret: Path) -> None:
     found = secret.stat()
     bench.forge(
-        "update files set path = ?, size = ?, mtime_ns = ?, device = ?, inode = ? "
+        "update files set path = ?, size = ?, ctime_ns = ?, device = ?, inode = ? "
         "where file_id = ?",
-        *(path, found.st_size, found.st_mtime_ns, found.st_dev, found.st_ino, bench.file_id),
+        *(path, found.st_size, found.st_ctime_ns, found.st_dev, found.st_ino, bench.file_id),
     )
     bench.positions[0] = 0
 

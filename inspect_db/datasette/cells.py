@@ -52,7 +52,7 @@ def render(
 def _number(column: str, value: int) -> Markup:
     if column in _BYTES:
         return Markup("{}&nbsp;B").format(f"{value:,}")
-    if column == "mtime_ns":
+    if column in {"mtime_ns", "ctime_ns"}:
         return Markup("{}").format(moment(value))
     if column == "mode":
         return Markup("{}").format(f"{value:04o}")

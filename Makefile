@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: setup demo test lint docs fuzz bench clean
+.PHONY: setup demo browse test lint docs fuzz bench clean
 
 setup: $(VENV)/.ready
 
@@ -18,6 +18,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup
 	@$(BIN)/python tools/demo.py
+
+# The same captures to click through: make browse CASE=offset-goes-backwards
+browse: setup
+	@$(BIN)/python tools/browse.py $(CASE)
 
 # strace proves that nothing is written below a log directory, and Chromium
 # walks through the pages. Where one is missing and cannot be installed within

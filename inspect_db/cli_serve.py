@@ -62,6 +62,13 @@ def instance(index: str, evidence: str | None, base_url: str = "/") -> Any:
     )
 
 
+def _home(datasette: Any) -> str:
+    """Path of the first page of the index."""
+    from inspect_db.datasette import addresses_in, databases
+
+    return next(addresses_in(datasette, item).home for _, item in databases.indexes(datasette))
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that waits for connections. Raises :class:`Failure`."""
     try:
@@ -114,7 +121,7 @@ def serve_command(index: str, evidence: str | None, host: str, port: int, base_u
 
     with listen(host, port) as waiting:
         shown = f"[{host}]" if ":" in host else host
-        page = f"http://{shown}:{waiting.getsockname()[1]}{base_url}-/cursus"
+        page = f"http://{shown}:{waiting.getsockname()[1]}{_home(datasette)}"
         click.echo(f"serving {safe_text(index)} at {page} (Ctrl-C ends it)", err=True)
         config = uvicorn.Config(
             datasette.app(), log_level="warning", lifespan="on", server_header=False

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import index_help
 import pytest
 import rich
 import rich.console
 from browse_help import Site, site
 
+from bench import pages
 from inspect_db import load, queries_catalogue
 from inspect_db.index import schema_objects
 from inspect_db.queries_catalogue import named_queries
 
 SMALL = "small-healthy"
 DAMAGED = "damaged-missing-segment"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +186,32 @@ def test_an_index_takes_the_place_of_one_of_another_version(tmp_path: Path) -> N
     shutil.copy(index_help.built(SMALL), tmp_path / "new.db")
     (tmp_path / "new.db").replace(index)
     assert len(own.json("/index.json")["queries"]) == len(named_queries())
+
+
+# -- the commands ------------------------------------------------------------------------------
+
+
+def test_make_browse_serves_a_capture_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "browse.py"), "empty-manifest", "--port", "0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline(), process.stderr.readline()]
+        match = re.search(r"at (http://127\.0\.0\.1:\d+/-/cursus)", lines[1])
+        assert match, lines
+        page = httpx.get(f"{match[1]}/empty-manifest/")
+        process.terminate()
+        assert process.wait(30) == 0
+    assert page.status_code == 200
+    assert '<h1 id="verdict">REFUSES</h1>' in page.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `make bench` does, on an index of a size that nobody waits for."""
+    found = pages.measure(100_000, 1, lambda _: None)
+    assert {item["status"] for item in found} == {200, 404}
+    assert [item["name"] for item in found if item["status"] == 404] == [
+        "page: group of nobody",
+        "page: place by its path",
+    ]

@@ -1,0 +1,337 @@
+"""How fast an index is made, brought up to date and asked (issue: speed, points 2 to 5).
+
+    python -m bench.index build   [--records N] [--runs N]
+    python -m bench.index update  [--records N]
+    python -m bench.index growth  [--records N …]
+    python -m bench.index queries [--records N]
+
+Every number is compared with another one of the same run on the same machine:
+builds with raw insertion of the same rows, an update with a full build, ten
+million records with one. Times are of whole commands, start of Python included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from bench.index_data import Shape, append, make
+from cursus.evidence.walk import LogDirectory
+from cursus.replay.startup import plan, segments_to_judge
+from inspect_db import queries_catalogue
+from inspect_db.index import open_index
+from inspect_db.load.writer import open_for_writing
+
+Result = dict[str, Any]
+#: What a parameter of a query is given when it has no default.
+_GIVEN: Final = {"topic": "events", "partition": "0", "key": "customer-0007919", "group": "none"}
+
+
+# -- measuring -----------------------------------------------------------------------------
+
+
+def seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def best(runs: int, action: Callable[[], float]) -> tuple[float, float]:
+    """Median and best of some runs."""
+    found = [action() for _ in range(runs)]
+    return statistics.median(found), min(found)
+
+
+class Command:
+    """One run of ``inspect-db``: seconds, and the peak of the memory of all its processes."""
+
+    def __init__(self, *words: str) -> None:
+        start = time.perf_counter()
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "inspect_db", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.peak_kib = self.peak_rss_kib = 0
+        watcher = threading.Thread(target=self._watch, daemon=True)
+        watcher.start()
+        _, self.said = self.child.communicate()
+        self.seconds = time.perf_counter() - start
+        watcher.join()
+        if self.child.returncode != 0:
+            raise SystemExit(f"{' '.join(words)} failed: {self.said}")
+
+    def _watch(self) -> None:
+        while self.child.poll() is None:
+            shared, own = 0, 0
+            for process in _family(self.child.pid):
+                rss, pss = _memory(process)
+                own += rss
+                shared += pss
+            self.peak_kib = max(self.peak_kib, shared)
+            self.peak_rss_kib = max(self.peak_rss_kib, own)
+            time.sleep(0.05)
+
+
+def _family(process: int) -> list[int]:
+    found, waiting = [], [process]
+    while waiting:
+        at = waiting.pop()
+        found.append(at)
+        try:
+            children = Path(f"/proc/{at}/task/{at}/children").read_text("ascii").split()
+        except OSError:
+            continue
+        waiting += map(int, children)
+    return found
+
+
+def _memory(process: int) -> tuple[int, int]:
+    """Resident and proportional KiB: pages that several share count once in the second."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:
+        return 0, 0
+    sizes = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
+    return int(sizes.get("Rss", 0)), int(sizes.get("Pss", 0))
+
+
+@contextmanager
+def place(where: str | None) -> Iterator[Path]:
+    """A directory that goes away afterwards."""
+    found = Path(tempfile.mkdtemp(prefix="cursus-bench-", dir=where))
+    try:
+        yield found
+    finally:
+        shutil.rmtree(found, ignore_errors=True)
+
+
+def built(log_dir: Path, index: Path, *options: str) -> Command:
+    return Command("build", str(log_dir), "-o", str(index), *options)
+
+
+# -- 2: building against raw insertion -----------------------------------------------------
+
+
+def raw_insertion(index: Path, folder: Path, at_a_time: int = 200_000) -> float:
+    """Seconds of ``executemany`` of the rows of an index into the same table, alone."""
+    source = open_index(str(index))
+    ((statement,),) = source.execute("select sql from sqlite_schema where name = 'record_rows'")
+    other = folder / "raw.db"
+    other.unlink(missing_ok=True)
+    target = open_for_writing(str(other))
+    target.execute(str(statement))
+    target.execute("begin")
+    cursor = source.execute("select * from record_rows order by file_id, position")
+    spent = 0.0
+    insert = "insert into record_rows values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    while rows := [row for _, row in zip(range(at_a_time), cursor, strict=False)]:
+        spent += seconds(lambda rows=rows: target.executemany(insert, rows))  # type: ignore[misc]
+    spent += seconds(lambda: target.execute("commit"))
+    target.close()
+    source.close()
+    other.unlink()
+    return spent
+
+
+def build_against_insertion(records: int, runs: int, where: str | None) -> Result:
+    """Point 2: rows a second of a build with two jobs, of raw insertion; verdict and scan."""
+    with place(where) as folder:
+        log_dir, index = folder / "logs", folder / "index.db"
+        make(log_dir, Shape(records))
+        found: Result = {"records": records}
+        for jobs in ("1", "2"):
+            whole = [built(log_dir, index, "--jobs", jobs) for _ in range(runs)]
+            found[f"build_{jobs}_seconds"] = statistics.median(run.seconds for run in whole)
+            found[f"build_{jobs}_best"] = min(run.seconds for run in whole)
+            found[f"build_{jobs}_peak_mib"] = max(run.peak_kib for run in whole) // 1024
+        found["raw_seconds"], found["raw_best"] = best(runs, lambda: raw_insertion(index, folder))
+        found["build_to_raw"] = found["raw_best"] / found["build_2_best"]
+        found["bytes_per_record"] = index.stat().st_size / records
+        found["scan_seconds"], found["scan_best"] = best(runs, lambda: _scan(log_dir))
+        found["verdict_seconds"], found["verdict_best"] = best(runs, lambda: _verdict(log_dir))
+        found["verdict_to_scan"] = found["verdict_best"] / found["scan_best"]
+        return found
+
+
+def _scan(log_dir: Path) -> float:
+    """All checks, nobody who listens."""
+    with LogDirectory.at(str(log_dir)) as evidence:
+        segments = [files.ref for files, _ in segments_to_judge(evidence)]
+        return seconds(lambda: [evidence.scan(ref) for ref in segments])
+
+
+def _verdict(log_dir: Path) -> float:
+    with LogDirectory.at(str(log_dir)) as evidence:
+        return seconds(lambda: plan(evidence))
+
+
+# -- 3: updating ---------------------------------------------------------------------------
+
+
+def update_against_build(records: int, runs: int, where: str | None) -> Result:
+    """Point 3: an update after one segment of many has grown."""
+    with place(where) as folder:
+        log_dir, index, full = folder / "logs", folder / "index.db", folder / "full.db"
+        # A segment that is not full at the end of each partition, of at most 3 % together.
+        shape = Shape(records, segment_records=max(records // 4 // 10 - 1, 1))
+        make(log_dir, shape)
+        each = records // shape.partitions
+        first = built(log_dir, index)
+        spent, share = [], 0.0
+        for at in range(runs):
+            start = each + at * 1000
+            append(log_dir, 0, start, 1000, shape)
+            grown = sorted((log_dir / "events").glob("partition_0_segment_*.log"))[-1]
+            whole = sum(path.stat().st_size for path in log_dir.rglob("*.log"))
+            share = max(share, grown.stat().st_size / whole)
+            spent.append(built(log_dir, index, "--update").seconds)
+        again = built(log_dir, full)
+        same = _digest(index) == _digest(full)
+        fastest = min(first.seconds, again.seconds)
+        return {
+            "records": records,
+            "full_seconds": fastest,
+            "update_seconds": statistics.median(spent),
+            "update_to_full": statistics.median(spent) / fastest,
+            "share_of_bytes_that_grew": share,
+            "same_digest": same,
+        }
+
+
+def _digest(index: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "inspect_db", "digest", str(index)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+# -- 4: growth -----------------------------------------------------------------------------
+
+
+def growth(sizes: Sequence[int], where: str | None) -> Result:
+    """Point 4: time, size and memory from the smallest number of records to the largest."""
+    found: list[Result] = []
+    for records in sizes:
+        with place(where) as folder:
+            log_dir, index = folder / "logs", folder / "index.db"
+            make(log_dir, Shape(records))
+            run = built(log_dir, index, "--jobs", "2")
+            found.append(
+                {
+                    "records": records,
+                    "seconds": run.seconds,
+                    "bytes": index.stat().st_size,
+                    "peak_mib": run.peak_kib // 1024,
+                    "peak_rss_mib": run.peak_rss_kib // 1024,
+                }
+            )
+    first, last = found[0], found[-1]
+    return {
+        "sizes": found,
+        "time_ratio": last["seconds"] / first["seconds"],
+        "size_ratio": last["bytes"] / first["bytes"],
+    }
+
+
+def one_segment(size: int, where: str | None) -> Result:
+    """Point 4, too: the memory that one very large segment takes."""
+    with place(where) as folder:
+        log_dir, index = folder / "logs", folder / "index.db"
+        records = size // 213
+        make(log_dir, Shape(records, partitions=1, segment_records=records))
+        run = built(log_dir, index, "--jobs", "2")
+        log = next((log_dir / "events").glob("*.log"))
+        return {
+            "bytes": log.stat().st_size,
+            "records": records,
+            "seconds": run.seconds,
+            "peak_mib": run.peak_kib // 1024,
+            "peak_rss_mib": run.peak_rss_kib // 1024,
+        }
+
+
+# -- 5: asking -----------------------------------------------------------------------------
+
+
+def queries(records: int, runs: int, where: str | None) -> Result:
+    """Point 5: milliseconds of every named query, median; those that read all records apart."""
+    with place(where) as folder:
+        log_dir, index = folder / "logs", folder / "index.db"
+        make(log_dir, Shape(records))
+        built(log_dir, index, "--jobs", "2")
+        connection = open_index(str(index))
+        spent: dict[str, float] = {}
+        for name, query in queries_catalogue.named_queries().items():
+            given = {p.name: _GIVEN[p.name] for p in query.parameters if p.required}
+
+            def ask(query: Any = query, given: dict[str, str] = given) -> float:
+                return seconds(lambda: list(queries_catalogue.run(connection, query, given)[1]))
+
+            spent[name] = 1000 * best(runs, ask)[0]
+        connection.close()
+        scanning = {n for n, q in queries_catalogue.named_queries().items() if q.scans}
+        return {
+            "records": records,
+            "milliseconds": spent,
+            "slowest": max(value for name, value in spent.items() if name not in scanning),
+            "slowest_that_scans": max(spent[name] for name in scanning),
+        }
+
+
+def machine() -> Result:
+    """Where the figures come from."""
+    with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
+        model = next((line.split(":")[1].strip() for line in cpuinfo if "model name" in line), "")
+    return {
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
+        "sqlite": apsw.sqlite_lib_version(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "what", choices=["build", "update", "growth", "one-segment", "queries", "all"]
+    )
+    parser.add_argument("--records", type=int, nargs="+", default=[2_000_000])
+    parser.add_argument("--bytes", type=int, default=4 << 30, help="of one segment")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--in", dest="where", help="where the data is made")
+    given = parser.parse_args(arguments)
+    most, runs, where = max(given.records), given.runs, given.where
+    steps: dict[str, Callable[[], Result]] = {
+        "build": lambda: build_against_insertion(most, runs, where),
+        "update": lambda: update_against_build(most, runs, where),
+        "growth": lambda: growth(sorted(given.records), where),
+        "one-segment": lambda: one_segment(given.bytes, where),
+        "queries": lambda: queries(most, runs, where),
+    }
+    chosen = steps if given.what == "all" else {given.what: steps[given.what]}
+    found = {"machine": machine()} | {name: step() for name, step in chosen.items()}
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -32,6 +32,7 @@ from cursus.formats import compaction_marker, consumer_metadata, topic_manifest
 from cursus.formats.canonical_json import Writable
 from cursus.formats.consumer_metadata import ConsumerRecord, OffsetItem
 from cursus.formats.record import MAX_RECORD_BYTES, OLDER_MAX_RECORD_BYTES, Record, decode
+from cursus.formats.record_columns import RecordColumns
 from cursus.layout import FileKind
 from cursus.replay.interfaces import (
     Entry,
@@ -176,10 +177,17 @@ class Inventory:
         return tuple(topic.name for topic in self.topics)
 
 
-def take_inventory(evidence: Evidence) -> Inventory:
-    """Read everything once. Raises :class:`InventoryError`."""
+#: As ``Evidence.scan``.
+ScanSegment = Callable[[SegmentRef, Callable[[RecordBatch], None]], SegmentScan]
+
+
+def take_inventory(evidence: Evidence, scan: ScanSegment | None = None) -> Inventory:
+    """Read everything once. Raises :class:`InventoryError`.
+
+    ``scan`` answers in place of that of the evidence, for whoever has scanned already.
+    """
     definitions = _manifest(evidence)
-    collector = _Collector(evidence)
+    collector = _Collector(evidence, scan or evidence.scan)
     topics = collector.topics()
     return Inventory(
         manifest_present=definitions is not None,
@@ -230,8 +238,9 @@ def _check_looked_at(evidence: Evidence, path: str, code: str) -> None:
 class _Collector:
     """Goes through the topic directories and keeps what they say."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Evidence, scan: ScanSegment) -> None:
         self.evidence = evidence
+        self._scan = scan
         self._problems: Counter[Problem] = Counter()
         self._consumer: list[ConsumerEntry] = []
         self._unlooked = {
@@ -391,7 +400,7 @@ class _Collector:
             internal=topic == layout.INTERNAL_TOPIC,
         )
         reader = _SegmentReader(self, ref)
-        scan = self.evidence.scan(ref, reader.visit)
+        scan = self._scan(ref, reader.visit)
         if scan.end == "unreadable":
             told = scan.findings[-1].message if scan.findings else "cannot be read"
             raise InventoryError("segment_unreadable", f"{entry.path}: {told}")
@@ -498,9 +507,11 @@ class _SegmentReader:
         self._last: int | None = None
 
     def visit(self, batch: RecordBatch) -> None:
-        if not batch.reachable:
+        if not batch.reachable or not len(batch):
             return
         ref, problem = self._ref, self._collector.problem
+        if not ref.internal and self._is_plain(batch.columns()):
+            return
         last = self._last
         for item in batch:
             record = item.record
@@ -516,6 +527,24 @@ class _SegmentReader:
             if ref.internal:
                 self._collector.consumer_payload(ref, record)
         self._last = last
+
+    def _is_plain(self, columns: RecordColumns) -> bool:
+        """Is there nothing to say about any of these records?"""
+        ref, offsets = self._ref, columns.offset
+        first = int(offsets[0])
+        if not bool((columns.partition == ref.partition).all()):
+            return False
+        if not bool(columns.topic.equals(self._topic).all()):
+            return False
+        steps = offsets[1:] > offsets[:-1]
+        if not ref.gaps_allowed:
+            steps &= offsets[1:] - offsets[:-1] == 1
+            if first != (ref.base if self._last is None else self._last + 1):
+                return False
+        if (self._last is not None and first <= self._last) or not bool(steps.all()):
+            return False
+        self._last = int(offsets[-1])
+        return True
 
 
 class _Seams:

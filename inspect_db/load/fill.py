@@ -120,7 +120,7 @@ class _Fill:
         load_files(writer, evidence, start.contents, hashes=options.hashes)
         largest.write(writer)
         load_plan(writer, judged)
-        document, refusal = _inventory(evidence)
+        document, refusal = _inventory(evidence, known)
         changed, appeared = _changed(evidence.log_dir, evidence.entries)
         load_changes(writer, changed, appeared, judged)
         load_build(writer, options, judged, document, refusal, len(changed) + len(appeared))
@@ -208,9 +208,10 @@ def load_plan(writer: Writer, judged: Plan) -> None:
     load_findings(writer, judged)
 
 
-def _inventory(evidence: Evidence) -> tuple[bytes | None, str | None]:
+def _inventory(evidence: Evidence, known: KnownSegments) -> tuple[bytes | None, str | None]:
     try:
-        return canonical_json.pretty(inventory_document(take_inventory(evidence))), None
+        found = take_inventory(evidence, known.scan_for_inventory(evidence))
+        return canonical_json.pretty(inventory_document(found)), None
     except InventoryError as error:
         return None, str(error)
 

@@ -224,7 +224,12 @@ class KeptScan:
 
 
 def encode_scan(kept: KeptScan) -> str | None:
-    """JSON of a scan; ``None`` when it would not come back as it was."""
+    """JSON of a scan; ``None`` when it would not come back as it was.
+
+    How the index fared is in the findings about it; the entries are not kept.
+    """
+    scan = replace(kept.judged.scan, index=None)
+    kept = replace(kept, judged=replace(kept.judged, scan=scan))
     text = json.dumps(_scan(kept), separators=(",", ":"))
     try:
         same = decode_scan(text) == kept
@@ -349,3 +354,26 @@ class KnownSegments:
             if not isinstance(data, bytes):
                 raise KeptError("a kept batch is not bytes")
             visit(decode_batch(ref, data))
+
+    def scan_for_inventory(
+        self, evidence: Evidence
+    ) -> Callable[[SegmentRef, Callable[[RecordBatch], None]], SegmentScan]:
+        """A scan that answers for clean segments, of which an inventory has nothing to say.
+
+        Records are handed over of ``__consumer_offsets`` only, where it lists them.
+        """
+
+        def scan(ref: SegmentRef, visit: Callable[[RecordBatch], None]) -> SegmentScan:
+            known = self._known.get(ref.path)
+            if known is None:
+                return evidence.scan(ref, visit)
+            file_id, files, judged = known
+            clean = judged.scan.end == "clean" and not judged.scan.findings
+            alike = (ref.size, ref.deleted) == (files.ref.size, files.ref.deleted)
+            if not (clean and alike) or (files.ref.gaps_allowed and not ref.gaps_allowed):
+                return evidence.scan(ref, visit)
+            if ref.internal:
+                self._replay(file_id, ref, visit)
+            return replace(judged.scan, segment=ref)
+
+        return scan

@@ -241,6 +241,54 @@ def test_a_copy_of_the_evidence_is_compared_not_scanned(tmp_path: Path) -> None:
     bench.agrees()
 
 
+def append_large(path: Path, size: int) -> None:
+    record = following(path, 1)[0]
+    large = codec.Record(record.topic, record.partition, record.offset, payload=b"x" * size)
+    with path.open("ab") as log:
+        log.write(codec.encode_frame(large))
+
+
+@pytest.mark.parametrize("size", [100, 1_200_000])
+def test_of_a_segment_that_grows_only_the_end_is_scanned(size: int, tmp_path: Path) -> None:
+    """Again and again, over blocks of digests, with torn tails between, until it is closed."""
+    bench = Bench(tmp_path)
+    log = max(bench.logs("orders"), key=lambda path: path.name)
+    append_large(log, 3 * size)
+    bench.build()
+    for at in range(6):
+        before = frames(log)[-1][0]
+        (tear if at % 3 == 1 else mend if at % 3 == 2 else append)(log)
+        if at % 3 == 0:
+            append_large(log, size)
+        result = bench.update(jobs=1 + at % 2)
+        assert not result.full
+        assert 0 < result.scanned <= log.stat().st_size - before
+        bench.agrees()
+    roll(log)
+    assert bench.update().scanned < 1000
+    bench.agrees()
+
+
+def test_a_segment_that_grew_behind_a_changed_record_is_scanned_whole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    log = max(bench.logs("orders"), key=lambda path: path.name)
+    edit(log)
+    append(log)
+    assert bench.update().scanned == log.stat().st_size
+    bench.agrees()
+
+
+def test_a_segment_whose_index_was_rewritten_is_scanned_whole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    log = max(bench.logs("orders"), key=lambda path: path.name)
+    position, record = frames(log)[3]
+    entry = record.offset.to_bytes(8, "big") + (position + 1).to_bytes(8, "big")
+    log.with_suffix(".index").write_bytes(entry)
+    append(log)
+    assert bench.update().scanned == log.stat().st_size
+    bench.agrees()
+
+
 # -- many changes ----------------------------------------------------------------------------
 
 

@@ -41,6 +41,10 @@ class IndexComparison:
         first, last = np.searchsorted(self.positions, bounds).tolist()
         return self.positions[first:last].astype(np.int64)
 
+    def skip(self, end: int) -> None:
+        """Entries that point to a byte before ``end`` were compared by somebody else."""
+        self._passed = int(np.searchsorted(self.positions, np.uint64(end)))
+
     def records(self, positions: Int64s, offsets: UInt64s, end: int) -> None:
         """Records that follow those seen before, up to byte ``end`` of the log."""
         begin = self._passed

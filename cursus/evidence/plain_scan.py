@@ -94,7 +94,12 @@ class Scan:
     """The state of one scan. ``position``: end of the good frames so far."""
 
     def __init__(
-        self, source: ByteSource, ref: SegmentRef, visit: Visit | None, index: Prefix | None
+        self,
+        source: ByteSource,
+        ref: SegmentRef,
+        visit: Visit | None,
+        index: Prefix | None,
+        after: SegmentScan | None = None,
     ) -> None:
         self.source = source
         self.ref = ref
@@ -110,6 +115,15 @@ class Scan:
         self.first: int | None = None
         self.last: int | None = None
         self.runs: list[UnreachableRun] = []
+        if after is not None:
+            self._go_on(after)
+
+    def _go_on(self, after: SegmentScan) -> None:
+        """Stand where another scan found the end of the good frames."""
+        self.position, self.count = after.end_position, after.record_count
+        self.first, self.last = after.first_offset, after.last_offset
+        if self.index is not None:
+            self.index.skip(after.end_position)
 
     @property
     def expected(self) -> int:

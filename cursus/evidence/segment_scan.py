@@ -63,6 +63,7 @@ def scan_segment(
     on_bytes: OnBytes | None = None,
     buffer: ScanBuffer | None = None,
     tuning: Tuning = DEFAULT,
+    after: SegmentScan | None = None,
 ) -> SegmentScan:
     """Scan ``ref`` from byte 0 and hand its records to ``visit`` in batches.
 
@@ -76,8 +77,13 @@ def scan_segment(
     bytes of the file that can be read, in order, each byte once, also those behind
     damage; the bytes are valid during the call only. ``buffer``: memory to use,
     when many segments are scanned one after the other.
+
+    ``after``: a scan of this file when it was shorter, which found nothing wrong
+    before its ``end_position``. This one begins there, and says what a scan of the
+    whole file would say; whoever passes it answers for the bytes before, and for
+    the entries of the index that point to them.
     """
-    return _ColumnScan(source, ref, visit, index, on_bytes, buffer, tuning).run()
+    return _ColumnScan(source, ref, visit, index, on_bytes, buffer, tuning, after).run()
 
 
 class _ColumnScan(Scan):
@@ -90,8 +96,9 @@ class _ColumnScan(Scan):
         on_bytes: OnBytes | None,
         buffer: ScanBuffer | None,
         tuning: Tuning,
+        after: SegmentScan | None,
     ) -> None:
-        super().__init__(source, ref, visit, index)
+        super().__init__(source, ref, visit, index, after)
         self.on_bytes = on_bytes
         self.buffer = buffer
         self.tuning = tuning
@@ -106,6 +113,7 @@ class _ColumnScan(Scan):
             self.buffer or ScanBuffer(),
             self.tuning.window,
             self._take_bytes if self.on_bytes is not None else None,
+            start=self.position,
         )
         found = super().run()
         if self.on_bytes is not None:

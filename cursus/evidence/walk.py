@@ -531,10 +531,12 @@ class LogDirectory:
         index: Prefix | None = None,
         *,
         on_bytes: OnBytes | None = None,
+        after: SegmentScan | None = None,
     ) -> SegmentScan:
         """Scan one segment; a file that cannot be opened gives ``end`` = ``unreadable``.
 
-        ``index`` and ``on_bytes``: see :func:`cursus.evidence.segment_scan.scan_segment`.
+        ``index``, ``on_bytes``, ``after``:
+        see :func:`cursus.evidence.segment_scan.scan_segment`.
         """
         try:
             source = self.open(segment.path)
@@ -551,7 +553,13 @@ class LogDirectory:
             )
         with source:
             return scan_segment(
-                source, segment, visit, index, on_bytes=on_bytes, buffer=self._buffer
+                source,
+                segment,
+                visit,
+                index,
+                on_bytes=on_bytes,
+                buffer=self._buffer,
+                after=after,
             )
 
     # -- is a broker using it? -------------------------------------------------

@@ -168,7 +168,7 @@ _UNWATCHED: Final = ScanBuffer()._references()
 
 
 class FrameWindow:
-    """A file through a :class:`ScanBuffer`, from its start to its end.
+    """A file through a :class:`ScanBuffer`, from ``start`` to its end.
 
     ``start`` is the position in the file of the first byte of the buffer,
     ``filled`` how many bytes of it belong to the file.
@@ -183,6 +183,7 @@ class FrameWindow:
         buffer: ScanBuffer,
         window: int,
         on_bytes: OnBytes | None,
+        start: int = 0,
     ) -> None:
         self._source = source
         self._into = getattr(source, "pread_into", None)
@@ -190,9 +191,9 @@ class FrameWindow:
         self.size = size
         self.window = window
         self.buffer = buffer
-        self.start = 0
+        self.start = start
         self.filled = 0
-        buffer.reserve(min(window, size))
+        buffer.reserve(min(window, size - start))
 
     @property
     def at_end(self) -> bool:

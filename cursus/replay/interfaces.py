@@ -96,8 +96,12 @@ class Evidence(Protocol):
         segment: SegmentRef,
         visit: Callable[[RecordBatch], None] | None = None,
         index: Prefix | None = None,
+        *,
+        after: SegmentScan | None = None,
     ) -> SegmentScan:
         """Scan one segment from position 0 (segments.md sections 10, 11, 18).
+
+        ``after``: from the end of another scan of the same file on.
 
         ``index``: usable entries of the sparse index beside it. They are compared
         with the records, and may help to find them; none is believed.

@@ -14,6 +14,7 @@ Source: segments.md sections 5, 9, 11, 12, 18; README.md decisions 5, 22, 27, 28
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,11 +94,23 @@ class SegmentFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """So many entries of an index, of this digest, fit their log."""
+
+    entries: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentJudgement:
-    """What one scan found in a log, and what it found in the index beside it."""
+    """What one scan found in a log, and what it found in the index beside it.
+
+    ``compared``: of an active segment whose index has nothing wrong with it.
+    """
 
     scan: SegmentScan
     index: tuple[Finding, ...] = ()
+    compared: Compared | None = None
 
 
 #: How a segment is judged: :func:`judge_segment`, or something that knows its answer already.
@@ -165,15 +178,25 @@ def segment_files(
 
 
 def judge_segment(
-    evidence: Evidence, files: SegmentFiles, visit: Visit | None = None
+    evidence: Evidence,
+    files: SegmentFiles,
+    visit: Visit | None = None,
+    after: SegmentScan | None = None,
 ) -> SegmentJudgement:
-    """Scan a segment once, and hold its index against it; a deleted one has none."""
+    """Scan a segment once, and hold its index against it; a deleted one has none.
+
+    ``after``: go on from another scan of the same files, which found nothing wrong.
+    """
     ref = files.ref
     if ref.deleted:
         return SegmentJudgement(evidence.scan(ref, visit))
     step: Step = 3 if ref.internal else 2
     index = _load_index(evidence, files.index, active=ref.active, step=step)
-    scan = evidence.scan(ref, visit, index.prefix if index else None)
+    prefix = index.prefix if index else None
+    if after is None:
+        scan = evidence.scan(ref, visit, prefix)
+    else:
+        scan = evidence.scan(ref, visit, prefix, after=after)
     if index is None:
         # Only the active segment gets one when it is opened; a closed one is scanned instead.
         effect: Effect = "recovers" if ref.active else "ignores"
@@ -182,7 +205,23 @@ def judge_segment(
     # What stands behind damage cannot be compared, and is no shorter log either.
     whole = scan.end in {"clean", "torn"}
     found = index.close(scan.index, scan.end_position if whole else ref.size)
-    return SegmentJudgement(replace(scan, index=None), tuple(found))  # it is in the findings
+    compared = _compared(scan.index, prefix) if ref.active and not found else None
+    # How the entries fared is in the findings.
+    return SegmentJudgement(replace(scan, index=None), tuple(found), compared)
+
+
+def _compared(match: IndexMatch | None, prefix: offset_index.Prefix | None) -> Compared | None:
+    """The entries that are known to fit, where nothing is wrong with the index."""
+    if match is None or prefix is None:
+        return None
+    return Compared(match.passed, digest_of_entries(prefix, match.passed))
+
+
+def digest_of_entries(prefix: offset_index.Prefix, count: int) -> str:
+    """SHA-256 over the first ``count`` entries, to know them again."""
+    digest = hashlib.sha256(prefix.offsets[:count].tobytes())
+    digest.update(prefix.positions[:count].tobytes())
+    return digest.hexdigest()
 
 
 def _ref(
@@ -332,6 +371,12 @@ class _IndexCheck:
         if hidden > 0:
             at = match.mismatches[MAX_INDEX_FINDINGS]
             self.add("index_entry_mismatch", 16 * at, f"{hidden} more entries like this follow")
+
+
+def index_prefix(evidence: Evidence, entry: Entry) -> offset_index.Prefix | None:
+    """The entries of an index that may be used; ``None`` where it cannot be read."""
+    check = _load_index(evidence, entry, active=True, step=2)
+    return check.prefix if check is not None else None
 
 
 def _load_index(

@@ -7,11 +7,11 @@ one that grew can be digested from where it ended.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cursus.evidence.walk import LogDirectory
+from cursus.evidence.walk import EvidenceFile, LogDirectory
 from cursus.evidence.window import OnBytes
 from cursus.formats.offset_index import Prefix
 from cursus.replay.interfaces import Entry, RecordBatch, SegmentRef, SegmentScan
@@ -42,11 +42,15 @@ class Blocks:
 class BlockDigester:
     """Digests of consecutive bytes, block by block."""
 
-    def __init__(self, *, whole: bool) -> None:
+    def __init__(self, *, whole: bool, known: Sequence[bytes] = ()) -> None:
+        """``known``: digests of the first blocks, which need not be read again.
+
+        They are of no use to a digest of all bytes, and are left alone then.
+        """
         self._block = hashlib.sha256()
         self._whole = hashlib.sha256() if whole else None
-        self._digests: list[bytes] = []
-        self.position = 0
+        self._digests: list[bytes] = [] if whole else list(known)
+        self.position = BLOCK_BYTES * len(self._digests)
 
     def update(self, data: bytes | memoryview) -> None:
         """Take the bytes that follow."""
@@ -76,6 +80,8 @@ class DigestingDirectory(LogDirectory):
     """Evidence whose scans digest the bytes that they read."""
 
     hashes: bool = False
+    #: Digests of the first blocks of the segment that is scanned next, when it goes on.
+    known_blocks: Sequence[bytes] = ()
     blocks: Blocks | None = None
 
     def scan(
@@ -85,20 +91,41 @@ class DigestingDirectory(LogDirectory):
         index: Prefix | None = None,
         *,
         on_bytes: OnBytes | None = None,
+        after: SegmentScan | None = None,
     ) -> SegmentScan:
         """Scan a segment; ``blocks`` has its digests then, unless it could not be read whole."""
-        digester = BlockDigester(whole=self.hashes)
         self.blocks = None
+        known = self.known_blocks if after is not None else ()
+        digester = BlockDigester(whole=self.hashes, known=known)
+        seen = after is None or self._before(segment.path, after.end_position, digester)
 
         def take(position: int, part: memoryview) -> None:
             digester.update(part)
             if on_bytes is not None:
                 on_bytes(position, part)
 
-        scan = super().scan(segment, visit, index, on_bytes=take)
-        if scan.end != "unreadable" and digester.position == segment.size:
+        scan = super().scan(segment, visit, index, on_bytes=take, after=after)
+        if seen and scan.end != "unreadable" and digester.position == segment.size:
             self.blocks = digester.close()
         return scan
+
+    def _before(self, path: str, end: int, digester: BlockDigester) -> bool:
+        """Digest what stands before the bytes that a scan will read."""
+        try:
+            with self.open(path) as source:
+                return digest_up_to(source, end, digester)
+        except OSError:
+            return False
+
+
+def digest_up_to(source: EvidenceFile, end: int, digester: BlockDigester) -> bool:
+    """Digest a file up to byte ``end``; False when it ends before. Raises ``OSError``."""
+    while digester.position < end:
+        data = source.pread(min(BLOCK_BYTES, end - digester.position), digester.position)
+        if not data:
+            return False
+        digester.update(data)
+    return True
 
 
 def read_blocks(evidence: LogDirectory, entry: Entry, *, whole: bool) -> Blocks | None:
@@ -106,12 +133,7 @@ def read_blocks(evidence: LogDirectory, entry: Entry, *, whole: bool) -> Blocks 
     digester = BlockDigester(whole=whole)
     try:
         with evidence.open(entry.path) as source:
-            while digester.position < source.size:
-                want = min(BLOCK_BYTES, source.size - digester.position)
-                data = source.pread(want, digester.position)
-                if not data:
-                    break
-                digester.update(data)
+            digest_up_to(source, source.size, digester)
     except OSError:
         return None
     return digester.close()

@@ -104,7 +104,7 @@ class _Fill:
         writer = Writer(connection, start.ids)
         known = KnownSegments(connection)
         largest = LargestRecords(evidence.entries)
-        self._to_scan = sum(item.files.ref.size for item in start.items)
+        self._to_scan = sum(item.bytes for item in start.items)
         for file_id, files, kept in start.kept:
             known.add(file_id, files, kept.judged)
             largest.add(files.ref, kept.largest)

@@ -39,7 +39,7 @@ from cursus.replay.interfaces import (
     UnreachableRun,
 )
 from cursus.replay.reduced import AggregateEvents, MarkerRow, OpenRun, ProducerRuns, TransactionRow
-from cursus.replay.segments import SegmentFiles, SegmentJudgement, Visit, judge_segment
+from cursus.replay.segments import Compared, SegmentFiles, SegmentJudgement, Visit, judge_segment
 
 #: Arrays of a batch, in order: name and type.
 _PRODUCER_ARRAYS: Final = (
@@ -251,6 +251,7 @@ def _scan(kept: KeptScan) -> dict[str, Any]:
         "findings": [_finding(item) for item in scan.findings],
         "unreachable": [asdict(run) for run in scan.unreachable],
         "index": [_finding(item) for item in kept.judged.index],
+        "compared": asdict(kept.judged.compared) if kept.judged.compared else None,
         "indexed": kept.indexed,
         "aggregates": kept.aggregates,
         "largest": kept.largest,
@@ -299,7 +300,8 @@ def decode_scan(text: str) -> KeptScan:
         )
         index = tuple(map(_finding_again, state["index"]))
         largest = [(a, b, c, d) for a, b, c, d in state["largest"]]
-        judged = SegmentJudgement(scan, index)
+        compared = Compared(**state["compared"]) if state["compared"] else None
+        judged = SegmentJudgement(scan, index, compared)
         return KeptScan(ref, judged, state["indexed"], state["aggregates"], largest)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KeptError(f"a kept scan cannot be read: {error}") from None

@@ -44,7 +44,7 @@ def processes(options: BuildOptions, items: Sequence[Item]) -> int:
     if options.jobs is not None:
         return max(1, min(options.jobs, len(items)))
     cores = len(os.sched_getaffinity(0))
-    enough = sum(item.files.ref.size for item in items) >= SHARED_FROM
+    enough = sum(item.bytes for item in items) >= SHARED_FROM
     return min(2, cores, len(items)) if enough and cores > 1 and len(items) > 1 else 1
 
 

@@ -8,13 +8,13 @@ this leaves, in whatever process this ran.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import apsw
 import numpy as np
 
-from cursus.replay.interfaces import Entry, RecordBatch
+from cursus.replay.interfaces import Entry, RecordBatch, SegmentScan
 from cursus.replay.segments import SegmentFiles, SegmentJudgement, judge_segment
 from inspect_db.load.digests import Blocks, DigestingDirectory
 from inspect_db.load.kept import encode_batch
@@ -29,12 +29,23 @@ Large = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A segment to scan. ``aggregates``: are its keys aggregates with versions?"""
+    """A segment to scan.
+
+    ``aggregates``: are its keys aggregates with versions? ``grown``: what is known of
+    its beginning, of which nothing is scanned again.
+    """
 
     file_id: int
     files: SegmentFiles
     entry: Entry
     aggregates: bool
+    grown: Grown | None = None
+
+    @property
+    def bytes(self) -> int:
+        """How much of it is to be scanned."""
+        before = self.grown.after.end_position if self.grown is not None else 0
+        return self.files.ref.size - before
 
 
 @dataclass(slots=True)
@@ -62,6 +73,20 @@ class Sums:
             self.control,
             self.unreachable,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What an earlier scan found before the end of the good frames, and left behind.
+
+    ``blocks``: digests of the whole blocks before that end; they have been compared.
+    """
+
+    after: SegmentScan
+    blocks: list[bytes]
+    sums: Sums
+    largest: list[Large]
+    batches: int
 
 
 @dataclass(slots=True)
@@ -95,7 +120,15 @@ class SegmentLoader:
     def load(self, item: Item) -> Scanned:
         """Scan one segment."""
         self._sums, self._largest, self._batches = Sums(), [], 0
-        judged = judge_segment(self.evidence, item.files, lambda batch: self._take(item, batch))
+        after = None
+        if item.grown is not None:
+            grown, after = item.grown, item.grown.after
+            self._sums, self._largest = replace(grown.sums), list(grown.largest)
+            self._batches = grown.batches
+            self.evidence.known_blocks = grown.blocks
+        judged = judge_segment(
+            self.evidence, item.files, lambda batch: self._take(item, batch), after
+        )
         return Scanned(item, judged, self._sums, self._largest, self.evidence.blocks)
 
     def _take(self, item: Item, batch: RecordBatch) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
@@ -26,14 +27,14 @@ import apsw
 
 from cursus.evidence.walk import LogDirectory
 from cursus.replay.interfaces import Entry
-from cursus.replay.segments import SegmentFiles
+from cursus.replay.segments import SegmentFiles, digest_of_entries, index_prefix
 from cursus.replay.startup import segments_to_judge
 from inspect_db.index import SCHEMA_VERSION, IndexFileError, open_index
-from inspect_db.load.digests import read_blocks
+from inspect_db.load.digests import BLOCK_BYTES, BlockDigester, digest_up_to, read_blocks
 from inspect_db.load.files import Content
 from inspect_db.load.kept import KeptError, KeptScan, decode_scan
 from inspect_db.load.options import BuildOptions, config_text
-from inspect_db.load.scanning import Item
+from inspect_db.load.scanning import Grown, Item, Sums
 from inspect_db.values import from_name, from_number
 
 #: Tables that hold what scans found; every other one holds what was judged.
@@ -44,6 +45,8 @@ SCANNED: Final = (
     "segment_sums",
     "file_blocks",
 )
+#: Of these, what is written anew for a segment that has grown.
+_REPLACED: Final = ("kept_scans", "segment_sums", "file_blocks")
 _STAY: Final = {*SCANNED, "files", "record_shapes"}
 #: An index of which more than this is to be replaced is better made anew.
 _MOST: Final = 0.5
@@ -139,10 +142,10 @@ def from_index(connection: apsw.Connection, evidence: LogDirectory) -> Start:
     old = _Old(connection, evidence)
     start = old.start()
     whole = sum(entry.size for entry in evidence.entries if entry.path in old.logs)
-    if sum(item.files.ref.size for item in start.items) > _MOST * whole:
+    if sum(item.bytes for item in start.items) > _MOST * whole:
         raise NotUpdatable("more than half of it has changed")
     connection.execute("begin")
-    old.drop({*start.ids.values()} - {item.file_id for item in start.items})
+    old.drop(start.items, start.ids.values())
     for (table,) in connection.execute(
         "select name from sqlite_schema where type = 'table' and name not like 'sqlite_%'"
     ).fetchall():
@@ -199,11 +202,13 @@ class _Old:
         start = Start(ids)
         for files, aggregates in segments_to_judge(self.evidence):
             self.logs.add(files.ref.path)
-            kept = self._kept(files, aggregates)
-            if kept is not None:
+            kept = self._kept(files)
+            if kept is not None and self._holds(kept, files, aggregates):
                 start.kept.append((ids[files.ref.path], files, kept))
-            else:
-                start.items.append(_item(self.evidence, ids, files, aggregates))
+                continue
+            grown = self._grown(kept, files, aggregates) if kept is not None else None
+            item = _item(self.evidence, ids, files, aggregates)
+            start.items.append(replace(item, grown=grown))
         start.items.sort(key=lambda item: item.file_id)
         scanned = {item.entry.path for item in start.items}
         for entry in self.evidence.entries:
@@ -211,24 +216,72 @@ class _Old:
                 start.contents[entry.path] = self.files[entry.path].content
         return start
 
-    def _kept(self, files: SegmentFiles, aggregates: bool) -> KeptScan | None:
-        """The scan of a segment, if it would be the same today."""
+    def _kept(self, files: SegmentFiles) -> KeptScan | None:
         old = self.files.get(files.ref.path)
         state = self.scans.get(old.file_id) if old else None
-        entry = self.evidence.get(files.ref.path)
-        if state is None or entry is None:
-            return None
         try:
-            kept = decode_scan(state)
+            return decode_scan(state) if state is not None else None
         except KeptError:
             return None
-        if (
-            not still_fits(kept, files, aggregates)
-            or not self._unchanged(entry)
-            or (files.index is not None and not self._unchanged(files.index))
-        ):
+
+    def _holds(self, kept: KeptScan, files: SegmentFiles, aggregates: bool) -> bool:
+        """Would a scan of the segment find the same today?"""
+        return (
+            still_fits(kept, files, aggregates)
+            and self._unchanged(self._entry(files))
+            and (files.index is None or self._unchanged(files.index))
+        )
+
+    def _grown(self, kept: KeptScan, files: SegmentFiles, aggregates: bool) -> Grown | None:
+        """What is known of a segment to which something was appended, and nothing else."""
+        old, entry = self.files[files.ref.path], self._entry(files)
+        scan, index = kept.judged.scan, files.index
+        if entry.size <= old.size or old.changed or not may_go_on(kept, files, aggregates):
             return None
-        return kept
+        if index is not None and not self._index_goes_on(kept, index):
+            return None
+        blocks = self._begins_with(entry, old)
+        if blocks is None:
+            return None
+        row = self.connection.execute(
+            "select * from segment_sums where file_id = ?", (old.file_id,)
+        ).fetchone()
+        ((batches,),) = self.connection.execute(
+            "select coalesce(max(batch), -1) + 1 from kept_batches where file_id = ?",
+            (old.file_id,),
+        ).fetchall()
+        sums = Sums(*cast(tuple[int, ...], row)[1:]) if row is not None else Sums()
+        whole = scan.end_position // BLOCK_BYTES
+        return Grown(scan, blocks[:whole], sums, kept.largest, int(str(batches)))
+
+    def _index_goes_on(self, kept: KeptScan, index: Entry) -> bool:
+        """Are the entries that were compared still there, and none new among them?"""
+        compared, end = kept.judged.compared, kept.judged.scan.end_position
+        prefix = index_prefix(self.evidence, index)
+        if compared is None or prefix is None or len(prefix.positions) < compared.entries:
+            return False
+        if bisect_left(prefix.positions, end) != compared.entries:
+            return False
+        return digest_of_entries(prefix, compared.entries) == compared.digest
+
+    def _begins_with(self, entry: Entry, old: _File) -> list[bytes] | None:
+        """Digests of the blocks that were read before, if they still stand at its beginning."""
+        if old.content.content is None:
+            return None
+        digester = BlockDigester(whole=False)
+        try:
+            with self.evidence.open(entry.path) as source:
+                if not digest_up_to(source, old.size, digester):
+                    return None
+        except OSError:
+            return None
+        blocks = digester.close()
+        return blocks.digests if blocks.content == old.content.content else None
+
+    def _entry(self, files: SegmentFiles) -> Entry:
+        entry = self.evidence.get(files.ref.path)
+        assert entry is not None
+        return entry
 
     def _unchanged(self, entry: Entry) -> bool:
         found = self._same.get(entry.path)
@@ -250,8 +303,10 @@ class _Old:
         blocks = read_blocks(self.evidence, entry, whole=False)
         return blocks is not None and blocks.content == old.content.content
 
-    def drop(self, holding: set[int]) -> None:
-        """Remove what scans found in files other than these."""
+    def drop(self, items: Iterable[Item], ids: Iterable[int]) -> None:
+        """Remove what scans found that does not hold; ``ids``: of the files that are there."""
+        grown = {item.file_id for item in items if item.grown is not None}
+        holding = {*ids} - {item.file_id for item in items}
         unchanged = {
             self.files[path].file_id
             for path, same in self._same.items()
@@ -260,8 +315,33 @@ class _Old:
         for file in self.files.values():
             if file.file_id in holding and file.file_id in unchanged:
                 continue
-            for table in SCANNED:
+            # Rows of records and batches all stand before the end of the good frames.
+            for table in SCANNED if file.file_id not in grown else _REPLACED:
                 self.connection.execute(f"delete from {table} where file_id = ?", (file.file_id,))
+
+
+def may_go_on(kept: KeptScan, files: SegmentFiles, aggregates: bool) -> bool:
+    """May a scan begin where this one found the end of the good frames?
+
+    Only the active segment grows. What was wrong at its end is looked at again;
+    anything before it would have to be told again.
+    """
+    scan, before = kept.judged.scan, kept.ref
+    tail_only = all(item.position == scan.end_position for item in scan.findings)
+    same = (before.topic, before.partition, before.base, before.internal, before.deleted)
+    ref = files.ref
+    return (
+        before.active
+        and not before.deleted
+        and scan.end in {"clean", "torn", "in_progress"}
+        and tail_only
+        and not scan.unreachable
+        and not kept.judged.index
+        and kept.indexed == (files.index is not None)
+        and (kept.aggregates or not aggregates)
+        and not before.gaps_allowed
+        and same == (ref.topic, ref.partition, ref.base, ref.internal, ref.deleted)
+    )
 
 
 def still_fits(kept: KeptScan, files: SegmentFiles, aggregates: bool) -> bool:

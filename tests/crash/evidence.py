@@ -20,6 +20,7 @@ from cursus import layout
 from cursus.evidence.segment_scan import scan_segment
 from cursus.evidence.walk import entry_at, told_by_names, unreadable
 from cursus.findings import Finding
+from cursus.formats.offset_index import Prefix
 from cursus.replay.interfaces import (
     Entry,
     RecordBatch,
@@ -104,9 +105,12 @@ class MemoryEvidence:
         return self.open(path).pread(limit + 1, 0)
 
     def scan(
-        self, segment: SegmentRef, visit: Callable[[RecordBatch], None] | None = None
+        self,
+        segment: SegmentRef,
+        visit: Callable[[RecordBatch], None] | None = None,
+        index: Prefix | None = None,
     ) -> SegmentScan:
-        return scan_segment(self.open(segment.path), segment, visit)
+        return scan_segment(self.open(segment.path), segment, visit, index)
 
     def close(self) -> None:
         """Nothing is held."""

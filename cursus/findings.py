@@ -1962,6 +1962,22 @@ _add(
             "Create another topic; nothing was changed.",
         ),
         FindingCode(
+            "internal_topic_write_forbidden",
+            "error",
+            "ignores",
+            None,
+            "__consumer_offsets cannot be written to by a client.",
+            "Nothing: groups and offsets have commands of their own.",
+        ),
+        FindingCode(
+            "topic_lifecycle_cleanup_pending",
+            "error",
+            "ignores",
+            None,
+            "Groups of an earlier topic of this name are still there, so it cannot be created.",
+            "Delete the topic once more, or those groups; then create it.",
+        ),
+        FindingCode(
             "internal_topic_delete_forbidden",
             "error",
             "ignores",
@@ -2210,6 +2226,14 @@ _add(
             None,
             "The aggregate is at another version than the request expects.",
             "Read the aggregate, decide anew, and append its next version.",
+        ),
+        FindingCode(
+            "event_sourcing_required",
+            "error",
+            "ignores",
+            None,
+            "The topic is not event-sourcing, so it has no aggregates.",
+            "Append the record as an ordinary one, or use an event-sourcing topic.",
         ),
         FindingCode(
             "aggregate_key_invalid",

@@ -13,8 +13,10 @@ store asks for, plus what belongs to it by the specification (a deleted topic
 takes its groups along, a first registration may grow the internal topic).
 Network, members of groups and the commands of transactions stand above this.
 
-Locks, in the order in which they are taken: topics, journal, groups. Partitions
-have their own.
+Locks, in the order in which they are taken: topics, journal, groups (lives of
+all of them), aggregates, one stripe (offsets of a group, producers of a
+partition). Partitions have their own; what waits for the disk there holds
+nothing that another producer or another group would need.
 
 Source: broker.md section 2; consumer-metadata.md sections 1, 7; journal.md
 sections 2.2, 4, 6; manifest.md section 5.
@@ -26,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cursus import layout
 from cursus.broker.machine import Machine
@@ -53,6 +55,9 @@ from cursus.storage.transaction_finish import finish_commit
 if TYPE_CHECKING:
     from cursus.broker.runtime import Settings
 
+#: Locks that groups, and producers of partitions, are spread over.
+_STRIPES: Final = 64
+
 Key = tuple[str, int]
 
 
@@ -77,7 +82,7 @@ class OpenStorage:
         self._manifest: ManifestStore
         self._consumers: ConsumerLog
         self._journal: JournalStore | None = None
-        self._producer_lock = RLock()
+        self._stripes = tuple(RLock() for _ in range(_STRIPES))
         self._aggregate_lock = RLock()
         self._checkpoints: dict[Key, PartitionCheckpoints] = {}
         self._aggregates: dict[Key, AggregateStore] = {}
@@ -228,6 +233,10 @@ class OpenStorage:
         """The last state of every transactional id."""
         return self._open_journal_store().transactions
 
+    def _stripe(self, name: object) -> RLock:
+        """The lock of one group, or of the producers of one partition; a few share one."""
+        return self._stripes[hash(name) % _STRIPES]
+
     def partition(self, topic: str, partition: int) -> PartitionStore:
         """The log of a partition. Raises ``StoreError`` ``topic_not_found``."""
         found = self.partitions.get((topic, partition))
@@ -283,7 +292,9 @@ class OpenStorage:
 
     def _forget(self, topic: str) -> None:
         """Remove the groups and the references of transactions to a topic that is gone."""
-        with self._group_lock:
+        with self._group_lock, ExitStack() as stack:
+            for stripe in self._stripes:
+                stack.enter_context(stripe)
             self._consumers.forget_topic(topic)
         self._open_journal_store().forget_topic(topic)
 
@@ -320,10 +331,13 @@ class OpenStorage:
         return self._append(topic, partition, records)
 
     def _append(self, topic: str, partition: int, records: Sequence[Record]) -> range:
-        log = self.partition(topic, partition)
-        producers = self.producers[topic, partition]
+        key = (topic, partition)
+        log = self.partition(*key)
+        if not any(record.producer_id for record in records):
+            return log.append_batch(records)
+        producers = self.producers[key]
         active = self._manifest.definitions[topic].idempotent
-        with self._producer_lock:
+        with self._stripe(key):
             known = Idempotence(dict(producers.state))
             due: list[Record] = []
             for record in records:
@@ -335,27 +349,30 @@ class OpenStorage:
                 if result == "append":
                     known.appended(*who, active=active, force=force)
                     due.append(record)
-            offsets = log.append_batch(due)
+            offsets = log.write(due)
             producers.state.update(known.state)
-        if due and known.state:
-            self._checkpoints[topic, partition].note_producers()
+            # What is a duplicate may be on its way to the disk: it is acknowledged there too.
+            end = log.flushed
+        log.wait(end)
+        if due:
+            self._checkpoints[key].note_producers()
         return offsets
 
     # -- consumer groups --------------------------------------------------------------------
 
     def register_group(self, group: str, topic: str, partition_count: int) -> bool:
         """Register a group; False when it is registered already, just so."""
-        with self._topic_lock, self._group_lock:
+        with self._topic_lock, self._group_lock, self._stripe(group):
             return self._consumers.register(topic, group, partition_count)
 
     def delete_group(self, group: str) -> bool:
         """Delete a group; False when there is none."""
-        with self._topic_lock, self._group_lock:
+        with self._topic_lock, self._group_lock, self._stripe(group):
             return self._consumers.delete_group(group)
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Commit the next offsets to read; False when nothing differs."""
-        with self._group_lock:
+        with self._stripe(group):
             return self._consumers.commit_batch(group, topic, offsets.items())
 
     def _grow_internal(self, wanted: int) -> int:
@@ -392,7 +409,7 @@ class OpenStorage:
         self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int
     ) -> None:
         """Offsets of a commit that is decided, for the life of the group that staged them."""
-        with self._group_lock:
+        with self._stripe(group):
             self._consumers.commit_prepared(group, topic, offsets, registration_epoch)
 
     # -- maintenance ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cursus.formats import record_columns
 from cursus.formats.record import Record
 from cursus.formats.record_columns import TEXT_FIELDS, TextColumn, from_records
 from cursus.replay import reduced
@@ -85,7 +86,7 @@ def test_columns_give_the_records_back(records: list[Record]) -> None:
     assert columns.length.tolist() == [90 + at for at in range(len(records))]
 
 
-@given(values=st.lists(st.one_of(FEW, st.binary(max_size=3)), max_size=60))
+@given(values=st.lists(st.one_of(FEW, st.binary(max_size=3), st.binary(max_size=90)), max_size=60))
 def test_a_column_knows_its_values(values: list[bytes]) -> None:
     column = column_of(values)
     assert column.values() == values
@@ -97,6 +98,15 @@ def test_a_column_knows_its_values(values: list[bytes]) -> None:
     assert [different[code] for code in codes.tolist()] == values
     for wanted in {*values, b"absent"}:
         assert column.equals(wanted).tolist() == [value == wanted for value in values]
+
+
+@given(values=st.lists(st.one_of(FEW, st.binary(max_size=70)), max_size=60))
+def test_values_whose_hashes_collide_are_told_apart(values: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_columns, "_FACTORS", np.zeros(2, np.uint64))
+        different, codes = column_of(values).distinct()
+    assert different == list(dict.fromkeys(values))
+    assert [different[code] for code in codes.tolist()] == values
 
 
 def column_of(values: list[bytes]) -> TextColumn:

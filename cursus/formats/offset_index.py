@@ -20,14 +20,17 @@ Source: segments.md section 5.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 ENTRY_BYTES: Final = 16
 DEFAULT_INTERVAL: Final = 4096
+_STEP: Final = 4096
 _ENTRY = struct.Struct(">QQ")
 assert _ENTRY.size == ENTRY_BYTES
 
@@ -49,23 +52,35 @@ class Prefix:
 
 def valid_prefix(data: bytes) -> Prefix:
     """Entries from the start up to the first one that ends the list. Linear; never raises."""
-    whole = len(data) - len(data) % ENTRY_BYTES
-    values = array("Q")
-    values.frombytes(data[:whole])
-    if sys.byteorder == "little":
-        values.byteswap()
-    offsets, positions = values[0::2], values[1::2]
-    last_offset = last_position = -1
-    for at in range(len(offsets)):
-        offset, position = offsets[at], positions[at]
-        if offset == 0 and position == 0:
-            rest = data[at * ENTRY_BYTES :].lstrip(b"\0")
-            stray = len(data) - len(rest) if rest else None
-            return Prefix(offsets[:at], positions[:at], None, stray)
-        if offset <= last_offset or position <= last_position:
-            return Prefix(offsets[:at], positions[:at], at * ENTRY_BYTES, None)
-        last_offset, last_position = offset, position
-    return Prefix(offsets, positions, None, None)
+    count = len(data) // ENTRY_BYTES
+    raw = np.frombuffer(data, ">u8", 2 * count).reshape(count, 2)
+    used = _used(raw)
+    entries = raw[:used].astype(np.uint64)
+    ascends = (entries[1:] > entries[:-1]).all(axis=1)
+    if not ascends.all():
+        at = int(np.argmin(ascends)) + 1
+        return Prefix(_array(entries[:at, 0]), _array(entries[:at, 1]), at * ENTRY_BYTES, None)
+    stray = None
+    if used < count:
+        left = np.frombuffer(data, np.uint8, offset=used * ENTRY_BYTES) != 0
+        if left.any():
+            stray = used * ENTRY_BYTES + int(np.argmax(left))
+    return Prefix(_array(entries[:, 0]), _array(entries[:, 1]), None, stray)
+
+
+def _used(raw: NDArray[Any]) -> int:
+    """Entries before the first that is all zero. In steps: most of a file may be zeros."""
+    for begin in range(0, len(raw), _STEP):
+        empty = ~raw[begin : begin + _STEP].any(axis=1)
+        if empty.any():
+            return begin + int(np.argmax(empty))
+    return len(raw)
+
+
+def _array(column: NDArray[np.uint64]) -> array[int]:
+    found = array("Q")
+    found.frombytes(column.tobytes())
+    return found
 
 
 def encode(entries: Iterable[tuple[int, int]]) -> bytes:

@@ -81,8 +81,20 @@ NUMBER_FIELDS: Final[dict[str, type[np.generic]]] = {
 _TRANSACTION_FIELDS: Final = ("transactional_id", "transaction_state", "transaction_marker")
 assert {*TEXT_FIELDS, *NUMBER_FIELDS} == set(Record.__slots__)
 
-#: Different values that are looked for one by one before a dictionary is made.
-_PEELED: Final = 8
+#: Values up to this length are compared as words.
+_LONGEST: Final = 64
+_WORD: Final = 8
+#: Bytes from the start of a value that may be read for that.
+_ROOM: Final = _LONGEST + _WORD
+#: Masks of the first 0 to 8 bytes of a word, as it stands in memory.
+_MASKS: Final[UInt64s] = np.frombuffer(
+    b"".join((b"\xff" * n).ljust(_WORD, b"\0") for n in range(_WORD + 1)), np.uint64
+)
+_FACTORS: Final[UInt64s] = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F], np.uint64
+)
+_HALF: Final = np.uint64(32)
+_ZERO: Final[Int64s] = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,46 +146,72 @@ class TextColumn:
         """Which rows hold exactly these bytes."""
         size = len(value)
         same: Mask = self.length == size
-        if size and same.any():
-            wanted = np.frombuffer(value, np.uint8)
-            if same.all():
-                same = (self._matrix(self.start, size) == wanted).all(axis=1)
-                return same
-            chosen = np.flatnonzero(same)
-            same[chosen] = (self._matrix(self.start[chosen], size) == wanted).all(axis=1)
+        if not size or not same.any():
+            return same
+        if same.all():
+            return self._all_of(value)
+        chosen = np.flatnonzero(same)
+        same[chosen] = self.rows(chosen)._all_of(value)
         return same
+
+    def _all_of(self, value: bytes) -> Mask:
+        """As :meth:`equals`, where every row has the length of ``value``."""
+        wanted = TextColumn(
+            np.frombuffer(value + bytes(_ROOM), np.uint8), _ZERO, np.array([len(value)])
+        )
+        words, others = self._words(), wanted._words()
+        if words is None or others is None:
+            bytes_ = np.frombuffer(value, np.uint8)
+            found: Mask = (self._matrix(self.start, len(value)) == bytes_).all(axis=1)
+            return found
+        found = words[0] == others[0]
+        for word, other in zip(words[1:], others[1:], strict=True):
+            found &= word == other
+        return found
 
     def distinct(self) -> tuple[list[bytes], Int64s]:
         """The different values, in order of first appearance, and the number of each row's.
 
-        ``values[codes[row]]`` is the value of ``row``. Fast where a field has few
-        different values or none, as those have that an index keeps in dictionaries;
-        exact always (compared byte by byte, never by a hash alone).
+        ``values[codes[row]]`` is the value of ``row``. Fast for short values; exact
+        always: two rows have one number when their bytes are the same, whatever their
+        hashes are.
         """
         count = len(self)
-        codes = np.zeros(count, np.int64)
         if not count:
-            return [], codes
-        left: NDArray[np.intp] | None = None  # rows without a code; None: all of them
-        found: list[bytes] = []
-        for code in range(_PEELED):
-            column = self if left is None else self.rows(left)
-            value = column.at(0)
-            same = column.equals(value)
-            found.append(value)
-            if left is None:
-                if same.all():
-                    return found, codes
-                left = np.flatnonzero(~same)
-                continue
-            codes[left[same]] = code
-            left = left[~same]
-            if not len(left):
-                return found, codes
-        assert left is not None
-        known = {value: code for code, value in enumerate(found)}
-        codes[left] = [known.setdefault(value, len(known)) for value in self.rows(left).values()]
-        return list(known), codes
+            return [], np.zeros(0, np.int64)
+        if self.all_empty:
+            return [b""], np.zeros(count, np.int64)
+        words = self._words()
+        if words is None:
+            known: dict[bytes, int] = {}
+            codes = [known.setdefault(value, len(known)) for value in self.values()]
+            return list(known), np.array(codes, np.int64)
+        first = _first_rows(np.stack([*words, self.length.astype(np.uint64)]))
+        heads = np.flatnonzero(first == np.arange(count))
+        numbers = np.empty(count, np.int64)
+        numbers[heads] = np.arange(len(heads))
+        return [self.at(row) for row in heads.tolist()], numbers[first]
+
+    def _words(self) -> list[UInt64s] | None:
+        """The values as words of eight bytes, filled up with zeros; ``None`` where they are
+        long, or too near to the end of ``data``.
+        """
+        longest = int(self.length.max(initial=0))
+        if longest > _LONGEST or int(self.start.max(initial=0)) + _ROOM > len(self.data):
+            return None
+        if int(self.start.min(initial=0)) < 0:
+            return None
+        view: UInt64s = np.ndarray((len(self.data) - 7,), np.uint64, self.data, strides=(1,))
+        words = []
+        even = bool((self.length == longest).all())
+        for at in range(0, longest, _WORD):
+            word = view[self.start + at]
+            if not even:
+                word &= _MASKS[np.clip(self.length - at, 0, _WORD)]
+            elif longest - at < _WORD:
+                word &= _MASKS[longest - at]
+            words.append(word)
+        return words
 
     def _common_length(self) -> int | None:
         """The length that all rows share."""
@@ -198,6 +236,38 @@ class TextColumn:
             raise IndexError("a value lies outside of the window")
         windows = as_strided(self.data, (len(self.data) - size + 1, size), (1, 1), writeable=False)
         return windows[start]
+
+
+def _first_rows(words: UInt64s) -> NDArray[np.intp]:
+    """For each column of a matrix, the first one that is the same.
+
+    Each row is put into a table by a hash, later ones first, so that the first row of
+    a slot stays; a row that differs from the one in its slot tries again with another
+    hash, and after some rounds in a dictionary: hashes can be made to collide.
+    """
+    count = words.shape[1]
+    first = np.arange(count)
+    left = first
+    bits = np.uint64(64 - max(int(4 * count).bit_length(), 4))
+    table = np.empty(1 << int(np.uint64(64) - bits), np.intp)
+    for factor in _FACTORS:
+        part = words if len(left) == count else words[:, left]
+        mixed = part[0] * factor
+        for word in part[1:]:
+            mixed = (mixed ^ (mixed >> _HALF) ^ word) * factor
+        slots = (mixed >> bits).astype(np.intp)
+        table[slots[::-1]] = left[::-1]
+        found = table[slots]
+        same = (words[:, found] == part).all(axis=0)
+        first[left] = np.where(same, found, left)
+        left = left[~same]
+        if not len(left):
+            return first
+    # Rows that are the same have the same hashes, so all of a kind are left, or none.
+    known: dict[bytes, int] = {}
+    for row in left.tolist():
+        first[row] = known.setdefault(words[:, row].tobytes(), row)
+    return first
 
 
 def _as_bytes(matrix: Bytes) -> list[bytes]:
@@ -281,7 +351,7 @@ def from_records(
     columns["position"] = np.fromiter(positions, np.int64, count)
     columns["length"] = np.fromiter(lengths, np.int64, count)
     parts = [getattr(item, name) for name in TEXT_FIELDS for item in records]
-    data = np.frombuffer(b"".join(parts), np.uint8)
+    data = np.frombuffer(b"".join([*parts, bytes(_ROOM)]), np.uint8)
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     starts = np.cumsum(sizes) - sizes
     for number, name in enumerate(TEXT_FIELDS):

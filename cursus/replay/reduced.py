@@ -314,12 +314,15 @@ def aggregate_events(columns: RecordColumns) -> AggregateEvents:
 
 def _grouped(codes: Int64s, epochs: Int64s) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows ordered by (code, epoch), file order within; and where each group begins."""
-    if not codes.any() and bool((epochs == epochs[0]).all()):
+    if not bool((epochs == epochs[0]).all()):
+        # The codes of epochs are below the number of rows, and so are the others.
+        codes = codes * np.int64(len(codes)) + np.unique(epochs, return_inverse=True)[1]
+    elif not codes.any():
         return np.arange(len(codes)), np.zeros(1, np.intp)
-    order = np.lexsort((epochs, codes))  # stable
-    changes = np.ones(len(order), np.bool_)
-    by_code, by_epoch = codes[order], epochs[order]
-    changes[1:] = (by_code[1:] != by_code[:-1]) | (by_epoch[1:] != by_epoch[:-1])
+    few = int(codes.max()) < 1 << 16
+    order = np.argsort(codes.astype(np.uint16) if few else codes, kind="stable")
+    sorted_codes = codes[order]
+    changes = np.append(True, sorted_codes[1:] != sorted_codes[:-1])
     return order, np.flatnonzero(changes)
 
 

@@ -1,50 +1,65 @@
 """What the storage engine costs above the file operations that it cannot avoid.
 
 Every figure is taken beside the raw operations of the same bytes in the same run,
-in turns, so that a disk that is busy for a while is busy for both. Commits are
-those of consumer groups, through the whole path: the snapshot is encoded, appended
-to ``__consumer_offsets`` and on the disk when the call returns.
+in turns, so that a disk that is busy for a while is busy for both. Commits are those
+of consumer groups and take the whole path of a broker: the snapshot is encoded,
+appended to ``__consumer_offsets`` and on the disk when the call returns.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from bench.harness import Benchmark, Figures, Goal, Scale, in_turns, ratio, seconds
 from cursus import layout
+from cursus.broker.machine import this_machine
+from cursus.broker.open_storage import OpenStorage
+from cursus.broker.runtime import Runtime
 from cursus.evidence.walk import LogDirectory
-from cursus.formats import timestamps
-from cursus.formats.record import FrameEncoder, Record, encode_frame
+from cursus.formats.record import Record, encode_frame
 from cursus.replay.startup import plan
-from cursus.storage.consumer_log import ConsumerLog
 from cursus.storage.durable import Durable, Operation
-from cursus.storage.partition_log import PartitionStore
 
-Figures = dict[str, float]
-
-#: Commits one after the other; callers at once, and commits of each.
-SINGLE, CALLERS, EACH = 300, 64, 20
-ROUNDS = 5
-BATCHES, BATCH = 40, 1000
-START_RECORDS = 2_000_000
+TOPIC = "orders"
+CALLERS = 64
+#: Added to each fsync, at the durable door and in the raw loop: a slower disk.
 ADDED_SECONDS = 0.002
+BATCH = 1000
+PAYLOAD = bytes(200)
+
+
+def benchmarks() -> list[Benchmark]:
+    """Commits, appends, start-up."""
+    return [
+        Benchmark("storage.commit_1", commits_of_one, [Goal("above_raw_us", at_most=60)]),
+        Benchmark("storage.commit_64", commits_of_many, [Goal("times_raw", at_least=1.3)]),
+        Benchmark(
+            "storage.commit_64_slow",
+            partial(commits_of_many, added=ADDED_SECONDS),
+            [Goal("times_raw", at_least=10)],
+        ),
+        Benchmark("storage.append", appends, [Goal("of_encoder", at_least=0.6)]),
+        Benchmark("storage.start", start_up, [Goal("of_verdict", at_most=1.3)]),
+    ]
 
 
 class RawFile:
     """Appends and syncs as plainly as it can be done."""
 
-    def __init__(self, place: Path, added: float = 0.0) -> None:
-        self._descriptor = os.open(place / "raw", os.O_RDWR | os.O_CREAT, 0o600)
+    def __init__(self, path: Path, added: float = 0.0) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._position = 0
         self._added = added
 
     def write(self, data: bytes) -> None:
+        """One write and one fsync."""
         os.pwrite(self._descriptor, data, self._position)
         self._position += len(data)
         if self._added:
@@ -52,210 +67,194 @@ class RawFile:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._descriptor)
 
 
-class Groups:
-    """A consumer log over one partition of the internal topic, and its raw counterpart."""
-
-    def __init__(self, place: Path, count: int, added: float = 0.0) -> None:
-        def observer(operation: Operation) -> None:
-            if added and self.ready and operation.kind == "fsync":
-                time.sleep(added)
-
-        self.ready = False
-        (place / "log").mkdir()
-        self.store = PartitionStore.open(
-            Durable(observer), str(place / "log"), layout.INTERNAL_TOPIC, 0
-        )
-        self.frames: list[bytes] = []
-        encoder = FrameEncoder(layout.INTERNAL_TOPIC.encode(), 0)
-
-        def append(_partition: int, record: Record) -> int:
-            if not self.frames:
-                self.frames.append(encoder.frame(record, 0))
-            return self.store.append(record)
-
-        (place / "empty").mkdir()
-        with LogDirectory.at(str(place / "empty")) as evidence:
-            nobody = plan(evidence).consumers
-        self.log = ConsumerLog(nobody, 1, append, clock=_moment)
-        for number in range(count):
-            self.log.register("orders", f"group-{number}", 8)
-        self.frames.clear()
-        self.offset = 0
-        self.ready = True
-
-    def commit(self, group: int, offset: int) -> None:
-        self.log.commit(f"group-{group}", "orders", 3, offset)
-
-    def frame(self) -> bytes:
-        """The frame of one commit."""
-        self.frames.clear()
-        self.offset += 1
-        self.commit(0, self.offset)
-        return self.frames[0]
-
-
-def _moment() -> int:
-    return timestamps.from_unix_ns(time.time_ns())
-
-
 @contextmanager
-def _place(parent: str | None = None) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="cursus-bench-", dir=parent) as place:
-        yield Path(place)
+def _storage(place: Path, added: float = 0.0) -> Iterator[OpenStorage]:
+    """A broker's storage with one topic; ``added`` seconds before each fsync."""
+
+    def observer(operation: Operation) -> None:
+        if added and operation.kind == "fsync":
+            time.sleep(added)
+
+    log_dir = str(place / "log_dir")
+    with Runtime.start(log_dir, machine=this_machine(Durable(observer))) as runtime:
+        assert runtime.storage is not None
+        runtime.storage.create_topic(TOPIC, {"partitions": 8})
+        yield runtime.storage
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+def _registered(storage: OpenStorage, count: int) -> bytes:
+    """Register groups; return the frame of one commit, for the raw operations."""
+    for number in range(count):
+        storage.register_group(f"group-{number}", TOPIC, 8)
+    _commit(storage, 0, 1)
+    logs = [log for (topic, _), log in storage.partitions.items() if topic == layout.INTERNAL_TOPIC]
+    latest = [record for log in logs for record in log.records() if b"snapshot" in record.payload]
+    return encode_frame(latest[-1])
 
 
-def commits_of_one_caller() -> Figures:
-    """Median commit of a single caller, above the median raw write and fsync of its frame."""
-    with _place() as place:
-        groups, raw = Groups(place, 1), RawFile(place)
-        frame = groups.frame()
-        ours, theirs = [], []
-        for offset in range(2, SINGLE + 2):
-            theirs.append(_seconds(lambda: raw.write(frame)))
-            ours.append(_seconds(lambda offset=offset: groups.commit(0, offset)))
-        raw.close()
-        groups.store.close()
-    bare, commit = statistics.median(theirs) * 1e6, statistics.median(ours) * 1e6
-    return {"raw_us": bare, "commit_us": commit, "above_raw_us": commit - bare}
+def _commit(storage: OpenStorage, group: int, offset: int) -> None:
+    assert storage.commit_offsets(f"group-{group}", TOPIC, {3: offset})
 
 
-def commits_of_many_callers(added: float = 0.0) -> Figures:
-    """Commits of 64 threads, each with its group, against the raw loop one after the other.
+# -- commits ---------------------------------------------------------------------------------------
 
-    ``added``: seconds before each fsync, at the observer and in the raw loop.
+
+def commits_of_one(scale: Scale) -> Figures:
+    """One caller, one commit after the other: medians, and what is above the raw operations.
+
+    ``above_raw_us`` is the median of the differences of neighbours.
     """
-    ratios, rates = [], []
-    with _place() as place:
-        groups, raw = Groups(place, CALLERS, added), RawFile(place, added)
-        frame = groups.frame()
-        loop = 50 if added else 200
-        for round_ in range(ROUNDS):
-            bare = _seconds(lambda: [raw.write(frame) for _ in range(loop)]) / loop
-            first = groups.offset + 1 + round_ * EACH
-            ours = _together(groups, first) / (CALLERS * EACH)
-            ratios.append(bare / ours)
-            rates.append(1 / ours)
+    with scale.place() as place, _storage(place) as storage:
+        frame = _registered(storage, 1)
+        raw = RawFile(place / "raw")
+        offsets = iter(range(2, 1 << 30))
+        spent = in_turns(
+            50 if scale.quick else 200 * scale.runs,
+            raw=lambda: raw.write(frame),
+            commit=lambda: _commit(storage, 0, next(offsets)),
+        )
         raw.close()
-        groups.store.close()
-    return {"commits_per_s": statistics.median(rates), "times_raw": statistics.median(ratios)}
+    above = [ours - bare for ours, bare in zip(spent["commit"], spent["raw"], strict=True)]
+    return {
+        "raw_us": statistics.median(spent["raw"]) * 1e6,
+        "commit_us": statistics.median(spent["commit"]) * 1e6,
+        "above_raw_us": statistics.median(above) * 1e6,
+    }
 
 
-def _together(groups: Groups, first: int) -> float:
-    """Seconds that all callers take for their commits."""
-    start = threading.Barrier(CALLERS + 1)
+def commits_of_many(scale: Scale, added: float = 0.0) -> Figures:
+    """64 callers, each with its group, against the raw operations one after the other."""
+    each = 2 if scale.quick else 20
+    loop = CALLERS if added else CALLERS * each // 4
+    with scale.place() as place, _storage(place, added) as storage:
+        frame = _registered(storage, CALLERS)
+        raw = RawFile(place / "raw", added)
+        firsts = iter(range(2, 1 << 30, each))
+        spent = in_turns(
+            scale.runs,
+            raw=lambda: [raw.write(frame) for _ in range(loop)],
+            commits=lambda: _together(storage, next(firsts), each),
+        )
+        raw.close()
+    commits = CALLERS * each
+    return {
+        "raw_per_s": loop / statistics.median(spent["raw"]),
+        "commits_per_s": commits / statistics.median(spent["commits"]),
+        "times_raw": ratio(spent, "raw", "commits") * commits / loop,
+    }
+
+
+def _together(storage: OpenStorage, first: int, each: int) -> None:
+    """Every caller commits ``each`` offsets from ``first`` on."""
 
     def work(group: int) -> None:
-        start.wait()
-        for offset in range(first, first + EACH):
-            groups.commit(group, offset)
+        for offset in range(first, first + each):
+            _commit(storage, group, offset)
 
     threads = [threading.Thread(target=work, args=(group,)) for group in range(CALLERS)]
     for thread in threads:
         thread.start()
-    start.wait()
-    begin = time.perf_counter()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - begin
+
+
+# -- appends ---------------------------------------------------------------------------------------
 
 
 def _batch() -> list[Record]:
     return [
         Record(
-            topic=b"orders",
+            topic=TOPIC.encode(),
             offset=number,
             producer_id=b"bench",
-            sequence=number + 1,
-            epoch=1,
-            payload=bytes(200),
+            payload=PAYLOAD,
             key=b"key-%04d" % number,
         )
         for number in range(BATCH)
     ]
 
 
-def appends_in_batches() -> Figures:
-    """Records of 200 bytes in batches of 1,000, each batch durable, and through the queue.
+def appends(scale: Scale) -> Figures:
+    """Records of 200 bytes in batches of 1,000, against the bare encoder.
 
-    The bare encoder makes the same frames one by one and keeps nothing. A durable
-    batch also takes what the raw write and fsync of its bytes take; the queue is
-    synced once for ten batches, and that time counts.
+    The encoder makes the same frames one by one and keeps nothing. ``of_encoder``:
+    every batch is on the disk before the next one begins, and the raw write and
+    fsync of its bytes count. ``queued_of_encoder``: through the queue, ten batches
+    and one flush. ``of_encoder_and_raw``: against encoder and raw operations together.
     """
     records = _batch()
-    bare, durable, queued, raw_times = [], [], [], []
-    with _place() as place:
-        (place / "log").mkdir()
-        store = PartitionStore.open(Durable(), str(place / "log"), "orders", 0)
-        raw = RawFile(place)
-        data = b"".join(encode_frame(record) for record in records)
-        for _ in range(BATCHES):
-            bare.append(_seconds(lambda: [encode_frame(record) for record in records]))
-            raw_times.append(_seconds(lambda: raw.write(data)))
-            durable.append(_seconds(lambda: store.append_batch(records)))
-            queued.append(_seconds(lambda: _queue_ten(store, records)) / 10)
+    data = b"".join(encode_frame(record) for record in records)
+    with scale.place() as place, _storage(place) as storage:
+        raw = RawFile(place / "raw")
+        log, queue = storage.partition(TOPIC, 0), storage.partition(TOPIC, 1)
+
+        def queued() -> None:
+            for _ in range(10):
+                queue.enqueue(records)
+            queue.flush()
+
+        spent = in_turns(
+            3 if scale.quick else 8 * scale.runs,
+            encoder=lambda: [encode_frame(record) for record in records],
+            raw=lambda: raw.write(data),
+            append=lambda: log.append_batch(records),
+            queued=queued,
+        )
         raw.close()
-        store.close()
-    encoder, batch = statistics.median(bare), statistics.median(durable)
+    encoder, bare, append = (statistics.median(spent[n]) for n in ("encoder", "raw", "append"))
+    ten = statistics.median(spent["queued"])
     return {
         "encoder_records_per_s": BATCH / encoder,
-        "raw_batch_ms": statistics.median(raw_times) * 1e3,
-        "durable_batch_ms": batch * 1e3,
-        "durable_of_encoder": encoder / batch,
-        "durable_of_encoder_and_raw": (encoder + statistics.median(raw_times)) / batch,
-        "queued_records_per_s": BATCH / statistics.median(queued),
-        "queued_of_encoder": encoder / statistics.median(queued),
+        "raw_batch_ms": bare * 1e3,
+        "append_records_per_s": BATCH / append,
+        "of_encoder": ratio(spent, "encoder", "append"),
+        "of_encoder_and_raw": (encoder + bare) / append,
+        "queued_records_per_s": 10 * BATCH / ten,
+        "queued_of_encoder": 10 * encoder / ten,
     }
 
 
-def _queue_ten(store: PartitionStore, records: list[Record]) -> None:
-    for _ in range(10):
-        store.enqueue(records)
-    store.flush()
+# -- start-up --------------------------------------------------------------------------------------
 
 
-def start_up(records: int = START_RECORDS) -> Figures:
-    """A start on ``records`` records, against the judgement alone (``inspect-db verdict``)."""
-    from cursus.broker.runtime import Runtime
-
-    batch = _batch()
-    starts, judgements = [], []
-    with _place() as place:
-        log_dir = str(place / "log")
-        with Runtime.start(log_dir) as runtime:
-            assert runtime.storage is not None
-            runtime.storage.create_topic("orders", {"partitions": 1})
-            log = runtime.storage.partition("orders", 0)
-            for _ in range(records // BATCH):
-                log.append_batch(batch)
-        for _ in range(3):
-            judgements.append(_seconds(lambda: _judge(log_dir)))
-            begin = time.perf_counter()
-            with Runtime.start(log_dir) as runtime:
-                starts.append(time.perf_counter() - begin)
-                assert runtime.ready
-    start, judged = statistics.median(starts), statistics.median(judgements)
-    return {"verdict_s": judged, "start_s": start, "of_verdict": start / judged}
+def start_up(scale: Scale) -> Figures:
+    """A start on two million records, against the judgement alone (``inspect-db verdict``)."""
+    count = 20_000 if scale.quick else 2_000_000
+    records = _batch()
+    with scale.place() as place:
+        with _storage(place) as storage:
+            log = storage.partition(TOPIC, 0)
+            for _ in range(count // BATCH):
+                log.append_batch(records)
+        log_dir = str(place / "log_dir")
+        starts: list[float] = []
+        spent = in_turns(
+            scale.runs,
+            verdict=lambda: _judge(log_dir),
+            start=lambda: starts.append(_start(log_dir)),
+        )
+    ratios = [start / judged for start, judged in zip(starts, spent["verdict"], strict=True)]
+    return {
+        "records": count,
+        "verdict_s": statistics.median(spent["verdict"]),
+        "start_s": statistics.median(starts),
+        "of_verdict": statistics.median(ratios),
+    }
 
 
 def _judge(log_dir: str) -> None:
     with LogDirectory.at(log_dir) as evidence:
-        plan(evidence, as_of=_moment())
+        assert plan(evidence, as_of=this_machine().moment()).first_refusal is None
 
 
-if __name__ == "__main__":
-    for measure in (
-        commits_of_one_caller,
-        commits_of_many_callers,
-        lambda: commits_of_many_callers(ADDED_SECONDS),
-        appends_in_batches,
-    ):
-        print({name: round(value, 2) for name, value in measure().items()})
+def _start(log_dir: str) -> float:
+    """Seconds until storage is open; closing it does not count."""
+    found: list[Runtime] = []
+    spent = seconds(lambda: found.append(Runtime.start(log_dir)))
+    with found[0] as runtime:
+        assert runtime.ready
+    return spent

@@ -117,6 +117,8 @@ class OpenStorage:
     def _open_topic(self, definition: TopicDefinition, wanted: range, plan: Plan | None) -> None:
         """Open partitions from what the plan found; without one they were just made."""
         settings = self._log_settings(definition)
+        # Once for all of them: a topic of many partitions has many names.
+        names = self._files.list_directory(f"{self.log_dir}/{definition.name}")
         for partition in wanted:
             key = (definition.name, partition)
             found = empty_log(*key) if plan is None else plan.partitions[key]
@@ -128,6 +130,7 @@ class OpenStorage:
                 settings=settings,
                 clock=self._machine.now_ns,
                 lock=self._machine.lock_partition,
+                names=names,
             )
             known = plan.producers[key].effective if plan is not None else {}
             self.producers[key] = Idempotence(dict(known))

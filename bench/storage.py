@@ -38,15 +38,15 @@ PAYLOAD = bytes(200)
 def benchmarks() -> list[Benchmark]:
     """Commits, appends, start-up."""
     return [
-        Benchmark("storage.commit_1", commits_of_one, [Goal("above_raw_us", at_most=60)]),
-        Benchmark("storage.commit_64", commits_of_many, [Goal("times_raw", at_least=1.3)]),
+        Benchmark("storage commits of one", commits_of_one, [Goal("above_raw_us", at_most=60)]),
+        Benchmark("storage commits of 64", commits_of_many, [Goal("times_raw", at_least=1.3)]),
         Benchmark(
-            "storage.commit_64_slow",
+            "storage commits of 64, slow disk",
             partial(commits_of_many, added=ADDED_SECONDS),
             [Goal("times_raw", at_least=10)],
         ),
-        Benchmark("storage.append", appends, [Goal("of_encoder", at_least=0.6)]),
-        Benchmark("storage.start", start_up, [Goal("of_verdict", at_most=1.3)]),
+        Benchmark("storage appends", appends, [Goal("of_encoder", at_least=0.6)]),
+        Benchmark("storage start", start_up, [Goal("of_verdict", at_most=1.3)]),
     ]
 
 

@@ -292,6 +292,10 @@ def test_a_torn_record_is_named_as_far_as_it_goes() -> None:
     assert page["bytes"]["state"] == "raw"
     assert page["bytes"]["hex"] == data[at : at + 256].hex()
     assert f"{fault['torn_bytes'] - 4:,} bytes are left" in page["bytes"]["reason"]
+    fields = {field["name"]: field for field in page["bytes"]["fields"]}
+    assert fields["offset"]["value"] == fault["lost_record"]["offset"]
+    assert fields["frame length"]["value"] == fault["lost_record"]["frame_bytes"] - 4
+    assert fields["payload, cut off"]["end"] == fault["torn_bytes"]
     assert [item["code"] for item in page["findings"]] == ["torn_record_body"]
     end = own.page(f"{home('shop-killed')}/record/{file_id}/{len(data)}")
     assert "The file ends here." in end
@@ -423,6 +427,42 @@ def test_a_damaged_length_shows_where_it_goes_wrong() -> None:
     bad[8:10] = b"\xff\xff"
     last = list(fields_of(bytes(bad)))[-1]
     assert (last.name, last.start, last.end) == ("topic, cut off", 10, len(data))
+
+
+GOLDEN = help_.ROOT / "golden" / "segments"
+VECTORS = json.loads((GOLDEN / "vectors.json").read_text("utf-8"))
+OTHERS = [item for item in VECTORS["older_records"] + VECTORS["later_records"] if "message" in item]
+
+
+@pytest.mark.parametrize("vector", OTHERS, ids=lambda item: item["file"])
+def test_fields_of_other_generations_are_named_too(vector: dict[str, Any]) -> None:
+    data = (GOLDEN / vector["file"]).read_bytes()
+    frame = len(data).to_bytes(4, "big") + data
+    fields = list(fields_of(frame, unversioned="magic" not in vector))
+    assert all(a.end == b.start for a, b in pairwise(fields))
+    assert fields[-1].end == len(frame)
+    found = {field.name: field.value for field in fields}
+    assert "left over" not in found
+    message = vector["message"]
+    assert found["offset"] == message["offset"]
+    assert found["payload"] == bytes.fromhex(message["payload_hex"])
+    assert found.get("key", b"") == bytes.fromhex(message["key_hex"])
+    assert found.get("event_id", b"") == vector.get("event_id", "").encode()
+    if vector.get("magic") == "CDM4":
+        assert found["checksum"] == int.from_bytes(data[-4:], "big")
+
+
+def test_a_record_of_an_older_build_is_decoded_as_evidence() -> None:
+    name, log = "legacy-august", "orders/partition_0_segment_00000000000000000000.log"
+    file_id = ids(name)[log]
+    position, data = next(frames(help_.log_dir(name) / log))
+    page = site(name).json(f"{home(name)}/record/{file_id}/{position}.json")
+    assert page["bytes"]["generation"] == "unversioned"
+    assert page["bytes"]["hex"] == data.hex()
+    assert page["bytes"]["decoded"]["topic"] == "orders"
+    assert page["record"]["reachable"] == 0
+    text = site(name).page(f"{home(name)}/record/{file_id}/{position}")
+    assert "of another generation (unversioned)" in text
 
 
 def segment(base: int, end: int, **more: Any) -> dict[str, Any]:

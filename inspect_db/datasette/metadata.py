@@ -11,12 +11,13 @@ them instead (:mod:`inspect_db.datasette.cells`), and columns describe them.
 from __future__ import annotations
 
 import re
+import sqlite3
 from functools import cache
 from html import escape
 from typing import Any, Final
 
 from inspect_db.datasette.addresses import query_name
-from inspect_db.index import schema_objects
+from inspect_db.index import schema_objects, schema_scripts
 from inspect_db.queries_catalogue import NamedQuery, Parameter, named_queries
 
 #: Views and tables over all records. Counting or sampling them reads every row.
@@ -57,8 +58,13 @@ _KEYS: Final = {
 def tables() -> dict[str, dict[str, Any]]:
     """Metadata of each table and view."""
     found = {}
+    empty = sqlite3.connect(":memory:")
+    for _, script in schema_scripts():
+        empty.executescript(script)
     for item in schema_objects().values():
-        entry: dict[str, Any] = {"description": item.comment, "columns": dict(item.columns)}
+        names = [row[1] for row in empty.execute(f"pragma table_xinfo({item.name})")]
+        columns = {name: item.columns[name] for name in names if name in item.columns}
+        entry: dict[str, Any] = {"description": item.comment, "columns": columns}
         if item.name in _SORT:
             entry["sort"] = _SORT[item.name]
         if item.name in _SORT_DESC:
@@ -70,6 +76,7 @@ def tables() -> dict[str, dict[str, Any]]:
         if _HIDDEN.fullmatch(item.name):
             entry["hidden"] = True
         found[item.name] = entry
+    empty.close()
     return found
 
 

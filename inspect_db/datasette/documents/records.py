@@ -47,7 +47,7 @@ def record(rows: Rows, door: Door | None, file_id: int, position: int) -> Object
         "consumer_record": _consumer(rows, file_id, position),
         "journal_frame": frame,
         "neighbours": _neighbours(rows, file, position),
-        "bytes": _bytes(rows, door, file_id, position, _raw_length(frame)),
+        "bytes": _bytes(rows, door, file, position, _raw_length(frame)),
         **findings_where(
             rows,
             "f.file_id = ? and f.position <= ? and f.position + max(coalesce(f.length, 1), 1) > ?",
@@ -154,15 +154,16 @@ def _raw_length(frame: Object | None) -> int:
     return RAW_BYTES if frame is None else min(int(frame["length"]), MAX_RAW_BYTES)
 
 
-def _bytes(rows: Rows, door: Door | None, file_id: int, position: int, length: int) -> Object:
+def _bytes(rows: Rows, door: Door | None, file: Object, position: int, length: int) -> Object:
     """What the evidence holds there, or why it is not shown."""
     if door is None:
         return {"state": "no_evidence", "reason": "no directory with the evidence is named"}
+    file_id = file["file_id"]
     try:
         frame = read_frame(rows, door, file_id, position)
         if frame is not None:
-            return _frame(frame)
-        raw = read(rows, door, file_id, position, length)
+            return _frame(file, frame)
+        raw = read(rows, door, file_id, position, DEFAULT_LIMIT)
     except ReadRefused as error:
         return {"state": "refused", "reason": str(error)}
     if raw is None:
@@ -172,8 +173,20 @@ def _bytes(rows: Rows, door: Door | None, file_id: int, position: int, length: i
         "reason": _why_no_record(raw),
         "length": len(raw.data),
         "proven": raw.proven,
-        "hex": raw.data.hex(),
+        "grown": raw.grown,
+        "hex": raw.data[:length].hex(),
+        "fields": _fields_begun(raw),
     }
+
+
+def _fields_begun(raw: Excerpt) -> list[Object]:
+    """Names of the bytes of a record that was begun; none where it does not look like one."""
+    if not raw.file.segment or raw.data[4:8] != codec.MAGIC:
+        return []
+    found = [_field(item, raw.data) for item in fields_of(raw.data)]
+    if len(raw.data) < raw.file.size - raw.position and found[-1]["name"].endswith("cut off"):
+        found.pop()  # the excerpt ends there, not the file
+    return found
 
 
 def _why_no_record(raw: Excerpt) -> str | None:
@@ -190,23 +203,31 @@ def _why_no_record(raw: Excerpt) -> str | None:
     return f"a record of {length:,} bytes was begun, and {left - 4:,} bytes are left"
 
 
-def _frame(frame: Excerpt) -> Object:
-    found: Object = {
+def _frame(file: Object, frame: Excerpt) -> Object:
+    topic, partition = file["topic"] or "", file["partition"]
+    try:
+        known = codec.decode_any(
+            frame.data[4:],
+            topic.encode("utf-8", "surrogateescape"),
+            partition if isinstance(partition, int) else -1,
+        )
+        generation, decoded, reason = known.generation, known.record, None
+    except FormatError as error:
+        generation, decoded, reason = None, None, f"{error.code}: {error}"
+    unversioned = generation == "unversioned"
+    return {
         "state": "record",
-        "reason": None,
+        "reason": reason,
         "length": len(frame.data),
         "proven": frame.proven,
+        "grown": frame.grown,
         "hex": frame.data[:DEFAULT_LIMIT].hex(),
-        "fields": [_field(item, frame.data) for item in fields_of(frame.data)],
+        "generation": generation,
+        "fields": [
+            _field(item, frame.data) for item in fields_of(frame.data, unversioned=unversioned)
+        ],
+        "decoded": json.loads(as_json(decoded, DEFAULT_LIMIT)) if decoded else None,
     }
-    try:
-        decoded = codec.decode(frame.data[4:])
-    except FormatError as error:
-        found["reason"] = f"{error.code}: {error}"
-        found["decoded"] = None
-        return found
-    found["decoded"] = json.loads(as_json(decoded, DEFAULT_LIMIT))
-    return found
 
 
 def _field(item: Field, frame: bytes) -> Object:

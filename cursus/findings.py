@@ -480,6 +480,14 @@ _add(
             "Free space, shorten retention or enlarge the volume; writes go on by themselves then.",
         ),
         FindingCode(
+            "offset_space_exhausted",
+            "error",
+            "ignores",
+            None,
+            "The offsets of the partition are used up; nothing was written.",
+            "Create another topic, or truncate this one.",
+        ),
+        FindingCode(
             "append_queue_full",
             "error",
             "ignores",

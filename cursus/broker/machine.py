@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Final
 
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import timestamps
 from cursus.replay.interfaces import Evidence
 from cursus.storage.durable import DIRECTORY_MODE, FileSystem, real_file_system
 from cursus.storage.locks import HeldLock, TakeLock, lock_log_directory, lock_partition
+
+_FILES: Final = real_file_system()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,17 @@ def this_machine(files: FileSystem | None = None) -> Machine:
 
 
 def _make_log_dir(log_dir: str) -> None:
-    """``log_dir`` and its parents (0750), where they are missing (broker.md section 2.1)."""
+    """``log_dir`` and its parents (0750), where they are missing (broker.md section 2.1).
+
+    The names that are made are synced: what a broker acknowledges inside cannot be
+    more durable than the directory itself.
+    """
     if not log_dir.strip():
         raise ValueError("log_dir is empty")
+    missing, path = [], os.path.abspath(log_dir)
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
     os.makedirs(log_dir, mode=DIRECTORY_MODE, exist_ok=True)
+    for made in reversed(missing):
+        _FILES.sync_directory(os.path.dirname(made))

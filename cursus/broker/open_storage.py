@@ -199,7 +199,9 @@ class OpenStorage:
         for topic, partition in self.partitions:
             directory = layout.topic_file(topic, layout.aggregate_directory(partition))
             if any(path.startswith(f"{directory}/") for path in named):
-                self.aggregates(topic, partition)
+                # Derived: what cannot be built stops its own commands, each time, and no start.
+                with suppress(StoreError):
+                    self.aggregates(topic, partition)
 
     def _new_checkpoints(
         self, key: Key, log: PartitionStore, stored: int | None

@@ -39,6 +39,8 @@ Visit = Callable[[RecordBatch], None]
 MAX_INDEX_BYTES: Final = 64 << 20
 MAX_INDEX_FINDINGS: Final = 100
 
+_TEMP: Final = FileKind.COMPACTION_TEMP
+
 
 @dataclass(slots=True)
 class PartitionFiles:
@@ -260,12 +262,20 @@ def _with_gaps(ref: SegmentRef, allowed: bool) -> SegmentRef:
 
 def _leftovers(files: PartitionFiles, internal: bool) -> Iterable[Finding]:
     for entry in files.leftovers:
-        if entry.kind is FileKind.COMPACTION_TEMP:
+        if entry.type == "directory" and not (internal and entry.kind is not _TEMP):
+            yield _not_ours(entry)
+        elif entry.kind is _TEMP:
             yield finding("compaction_temp_leftover", entry.path, step=3 if internal else 2)
         elif internal:
             yield finding("internal_deleted_segment", entry.path)
         else:
             yield finding("deleted_segment_leftover", entry.path)
+
+
+def _not_ours(entry: Entry) -> Finding:
+    """No broker makes a directory under this name, so none removes it or stumbles over it."""
+    text = "a directory under the name of a file that an opening removes; it stays"
+    return finding("unknown_file", entry.path, message=text)
 
 
 def _markers(
@@ -278,6 +288,9 @@ def _markers(
     for marker in files.markers:
         log = logs.get(marker.base)
         if log is None or log.size != marker.number:
+            if marker.type == "directory":
+                found.append(_not_ours(marker))
+                continue
             reason = "its log is gone" if log is None else f"its log has {log.size} bytes now"
             found.append(
                 finding(
@@ -440,8 +453,8 @@ def _seams(scans: Sequence[SegmentScan], internal: bool) -> Iterable[Finding]:
             last, may_gap = None, False
             continue
         first = scan.first_offset
-        if first is None and scan.segment.active and scan.end == "clean":
-            first = scan.segment.base
+        if first is None and scan.segment.active and scan.end in {"clean", "torn"}:
+            first = scan.segment.base  # a start cuts what is torn: it is empty then
         if first is None:
             may_gap = may_gap or compacted
             if last is None and not compacted and scan.end == "clean":

@@ -48,6 +48,7 @@ from cursus.replay.topics import (
     TopicsReplay,
     TopicStorage,
     at_stake,
+    in_the_way,
     judge_topics,
     not_opened,
     replay_manifest,
@@ -278,6 +279,11 @@ class _Planner:
         for topic in topics.topics.values():
             if topic is not internal:
                 self._scan_topic(topic, None)
+        if manifest.definitions is not None and layout.INTERNAL_TOPIC not in {
+            *manifest.by_name,
+            *topics.undeclared,
+        }:
+            self._add(in_the_way(self.evidence, layout.INTERNAL_TOPIC), 3)
         consumers = self._consumers(manifest, topics, internal)
         self._at_stake()
         producers = self._producers()
@@ -370,6 +376,10 @@ class _Planner:
             elif topic.state == "undeclared":
                 # Nobody opens it, so a start neither stops at it nor cleans it up.
                 log = replace(log, findings=tuple(map(not_opened, log.findings)))
+            elif not live:
+                # A partition beyond those that are declared: what stops a start, still does.
+                cleaned = (_left_alone(item) for item in log.findings)
+                log = replace(log, findings=tuple(cleaned))
             self.partitions[key] = log
             if part is not None:
                 self.parts[key] = part
@@ -566,6 +576,11 @@ def _verdict(steps: Sequence[StepOutcome]) -> Verdict:
         if step.outcome == "refuses":
             break  # a broker sees nothing behind
     return _VERDICTS.get(worst, "starts_clean")
+
+
+def _left_alone(item: Finding) -> Finding:
+    """``item`` of a partition that nobody opens: its leftovers stay where they are."""
+    return not_opened(item) if item.effect in {"recovers", "repairs"} else item
 
 
 def _actions(

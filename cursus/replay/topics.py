@@ -25,7 +25,7 @@ from cursus import layout
 from cursus.findings import Finding, FormatError, Lost, finding
 from cursus.formats import checkpoints, topic_manifest
 from cursus.formats.topic_manifest import TopicDefinition
-from cursus.layout import FileKind
+from cursus.layout import FileClass, FileKind
 from cursus.replay.interfaces import Entry, Evidence, UnreadableError
 from cursus.replay.segments import PartitionFiles, PartitionLog
 
@@ -41,6 +41,8 @@ _PARTITION_KINDS: Final = {
     FileKind.PARTITION_LOCK,
     FileKind.AGGREGATE_DIRECTORY,
 }
+#: Classes of files that mean nothing without the logs they stood beside.
+_REMOVABLE: Final = frozenset({FileClass.DERIVED, FileClass.TEMPORARY, FileClass.LOCK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,41 @@ def judge_topics(evidence: Evidence, manifest: ManifestReplay) -> TopicsReplay:
             told = map(not_opened, told)
         found.extend(told)
     return TopicsReplay(dict(sorted(topics.items())), tuple(found), undeclared)
+
+
+def is_leftover(kind: FileKind, type: str, inside: Iterable[FileKind] = ()) -> bool:
+    """May whoever makes a topic remove this entry of its directory first?
+
+    Only what is derived, temporary or a lock, and the marker of a life that nobody
+    declares; anything else is somebody's data. ``inside``: kinds of what an
+    aggregate directory holds.
+    """
+    if kind is FileKind.AGGREGATE_DIRECTORY:
+        return all(layout.file_class(item) is FileClass.DERIVED for item in inside)
+    if type != "file" or kind in {FileKind.DELETED_LOG, FileKind.DELETED_INDEX}:
+        return False
+    return kind is FileKind.LIFECYCLE_EPOCH or layout.file_class(kind) in _REMOVABLE
+
+
+def in_the_way(evidence: Evidence, name: str) -> Iterable[Finding]:
+    """What stands where a start has to make the directory of topic ``name``."""
+    here = evidence.get(name)
+    blocking: list[Entry] = []
+    if here is not None and here.type != "directory":
+        blocking = [here]
+    elif here is not None:
+        blocking = [
+            item
+            for item in evidence.children(name)
+            if not is_leftover(
+                item.kind, item.type, (each.kind for each in evidence.children(item.path))
+            )
+        ]
+    for item in blocking[:1]:
+        text = f"stands where a start has to make topic {name}, which nobody declares"
+        yield finding(
+            "topic_storage_without_definition", item.path, message=text, effect="refuses", step=3
+        )
 
 
 def not_opened(item: Finding) -> Finding:

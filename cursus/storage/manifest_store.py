@@ -45,15 +45,13 @@ from cursus.formats import checkpoints
 from cursus.formats import topic_manifest as tm
 from cursus.formats.canonical_json import UINT64
 from cursus.formats.topic_manifest import TopicDefinition
-from cursus.layout import FileClass, FileKind
+from cursus.layout import FileKind
 from cursus.replay.interfaces import SegmentRef, SegmentScan
 from cursus.replay.segments import PartitionLog
-from cursus.replay.topics import ManifestReplay, TopicsReplay
+from cursus.replay.topics import ManifestReplay, TopicsReplay, is_leftover
 from cursus.storage.durable import FileSystem, FileType
 from cursus.storage.errors import StoreError, reason
 
-#: Classes of files that mean nothing without the logs they stood beside.
-_REMOVABLE: Final = frozenset({FileClass.DERIVED, FileClass.TEMPORARY, FileClass.LOCK})
 #: Partitions of ``__consumer_offsets`` when it is created.
 INTERNAL_PARTITIONS: Final = 4
 Callback = Callable[[], None]
@@ -575,10 +573,8 @@ class ManifestStore:
         if kind is FileKind.AGGREGATE_DIRECTORY:
             inside = self._files.list_directory(os.path.join(self._directory(name), entry))
             kinds = [layout.classify((name, entry, file), directory=False).kind for file in inside]
-            return all(layout.file_class(item) is FileClass.DERIVED for item in kinds)
-        if found != "file" or kind in {FileKind.DELETED_LOG, FileKind.DELETED_INDEX}:
-            return False
-        return kind is FileKind.LIFECYCLE_EPOCH or layout.file_class(kind) in _REMOVABLE
+            return is_leftover(kind, found, kinds)
+        return is_leftover(kind, found)
 
     def _empty(self, directory: str, *, keep: str | None = None) -> None:
         """Remove what stands in a directory, logs first, and sync it. Follows no link.

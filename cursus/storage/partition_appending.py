@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from threading import Condition, Lock
 from typing import Final, NoReturn
 
+from cursus import layout
 from cursus.formats.offset_index import ENTRY_BYTES
 from cursus.formats.record import FrameEncoder, Record
 from cursus.storage.durable import FileSystem
@@ -82,6 +83,7 @@ class WritablePartition(ReadablePartition):
         with self._append_lock:
             self._must_be_writable()
             offset = self._next
+            self._refuse_past_the_end(1)
             frame = self._encoder.frame(record, offset)
             self._space.grant(len(frame) + ENTRY_BYTES)
             if self._queue:
@@ -213,7 +215,7 @@ class WritablePartition(ReadablePartition):
         with self._append_lock:
             self._must_be_writable()
             self._drain()
-            if not self._active.size:
+            if not self._active.size or self._written > layout.MAX_OFFSET:
                 return False
             with self._failing():
                 self._roll()
@@ -230,12 +232,19 @@ class WritablePartition(ReadablePartition):
 
     def _encode(self, records: Sequence[Record]) -> list[bytes]:
         """Frames of records from the next offset on, granted by the free-space guard."""
+        self._refuse_past_the_end(len(records))
         batch = self._encoder.frames(records, self._next)
         if batch:
             size = sum(map(len, batch))
             entries = size // self._shape.step + 1
             self._space.grant(size + ENTRY_BYTES * entries)
         return batch
+
+    def _refuse_past_the_end(self, count: int) -> None:
+        """The last offset stays unused: the end of the log is an offset too, and a base."""
+        if self._next + count > layout.MAX_OFFSET:
+            text = f"{count} records from offset {self._next} on would pass the last offset"
+            raise WriteRefusedError("offset_space_exhausted", text, path=self.topic)
 
     def _make_room(self, count: int) -> None:
         limit, deadline = self.settings.channel_buffer_size, None

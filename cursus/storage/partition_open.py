@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cursus import layout
 from cursus.layout import FileKind, Name
@@ -26,6 +27,9 @@ from cursus.storage.segment_files import (
     create_segment,
     open_segment,
 )
+
+_DELETED: Final = frozenset({FileKind.DELETED_LOG, FileKind.DELETED_INDEX})
+_REMOVED: Final = _DELETED | {FileKind.COMPACTION_TEMP, FileKind.COMPACTION_MARKER}
 
 
 @dataclass(slots=True)
@@ -85,7 +89,7 @@ def apply_opening(
     partitions of it. Raises :class:`RefusedError`, and ``OSError``.
     """
     refuse_if_damaged(paths, found)
-    here = _names(paths, fs.list_directory(paths.directory) if names is None else names)
+    here = _names(fs, paths, fs.list_directory(paths.directory) if names is None else names)
     judged = [scan.segment.base for scan in found.segments] if found else []
     if here.logs != judged:
         raise _changed(paths.topic, "other segments stand there than were judged")
@@ -118,7 +122,7 @@ def apply_opening(
     return OpenedLog(bases, gaps, active, next_offset)
 
 
-def _names(paths: PartitionPaths, names: Sequence[str]) -> _Names:
+def _names(fs: FileSystem, paths: PartitionPaths, names: Sequence[str]) -> _Names:
     prefix = f"partition_{paths.partition}_segment_"
     found = _Names([], [], [], [])
     for text in names:
@@ -127,7 +131,11 @@ def _names(paths: PartitionPaths, names: Sequence[str]) -> _Names:
         name = layout.classify((paths.topic, text), directory=False)
         if name.kind is FileKind.SEGMENT_LOG:
             found.logs.append(name.base or 0)
-        elif name.kind in {FileKind.DELETED_LOG, FileKind.DELETED_INDEX}:
+        elif name.kind in _REMOVED and _is_directory(fs, paths.file(text)):
+            # No broker makes one under such a name, so none removes it.
+            if paths.topic == layout.INTERNAL_TOPIC and name.kind in _DELETED:
+                found.deleted.append(text)
+        elif name.kind in _DELETED:
             found.deleted.append(text)
         elif name.kind is FileKind.COMPACTION_TEMP:
             found.temporaries.append(text)
@@ -138,6 +146,11 @@ def _names(paths: PartitionPaths, names: Sequence[str]) -> _Names:
             raise RefusedError("segment_name_not_canonical", path=path)
     found.logs.sort()
     return found
+
+
+def _is_directory(fs: FileSystem, path: str) -> bool:
+    status = fs.status(path)
+    return status is not None and status.type == "directory"
 
 
 def _stale_markers(fs: FileSystem, paths: PartitionPaths, names: _Names) -> list[str]:

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: setup demo browse test lint docs fuzz bench clean
+.PHONY: setup demo browse test lint docs fuzz crash soak bench clean
 
 setup: $(VENV)/.ready
 
@@ -50,6 +50,15 @@ fuzz: setup
 # Ratios inside one run on this machine; minutes. BENCH="scan --runs 3 --json" picks and shapes.
 bench: setup
 	@$(BIN)/python -m bench $(BENCH)
+
+# A hundred thousand disk states that a crash could leave, each started and held
+# to the laws of tests/crash/harness.py. Minutes.
+crash: setup
+	@cd tests && ../$(BIN)/python -m crash.campaign --states 100000 --jobs $(JOBS)
+
+# A store under load, killed 200 times on one directory.
+soak: setup
+	@$(BIN)/python -m pytest tests/test_kill.py --kill-rounds 200 -s
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -29,7 +29,7 @@ from cursus.findings import Finding
 from cursus.formats import timestamps
 from cursus.formats.display import safe_text
 from cursus.layout import FileKind, file_class
-from cursus.replay.startup import StartupConfig, plan
+from cursus.replay.startup import Plan, StartupConfig, plan
 from inspect_db import dump as dumping
 from inspect_db import fixtures, index_check, verdict
 
@@ -109,6 +109,25 @@ def opened(log_dir: str) -> Iterator[LogDirectory]:
         yield evidence
 
 
+#: Looks at a directory in use, until one was not overtaken by what the broker removes.
+LOOKS: Final = 5
+
+
+def judge(log_dir: str, config: StartupConfig, as_of: int) -> Plan:
+    """The plan of a directory; where a broker is at work, of one moment if that can be had.
+
+    Retention and compaction take files away between the walk and the read. What
+    was read then does not belong together, so the directory is looked at again.
+    """
+    for look in range(1, LOOKS + 1):
+        with opened(log_dir) as evidence:
+            found = plan(evidence, config, as_of)
+        overtaken = any(item.code == "file_changed_while_reading" for item in found.findings)
+        if not overtaken or found.in_use is False or look == LOOKS:
+            break
+    return found
+
+
 def refuse_other_judgement() -> None:
     """An index keeps the judgement of its build; another moment needs another build."""
     context = click.get_current_context()
@@ -182,8 +201,7 @@ def verdict_command(
             for line in read_index(log_dir, "verdict_page", everything=everything):
                 click.echo(line)
         return verdict.EXIT_CODES[document["verdict"]]
-    with opened(log_dir) as evidence:
-        found = plan(evidence, config, as_of)
+    found = judge(log_dir, config, as_of)
     if as_json:
         write_json(verdict.verdict_json(found))
     else:

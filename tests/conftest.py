@@ -12,3 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=20_000,
         help="mutations of whole directories in tests/test_hostile.py (make fuzz: a million)",
     )
+    parser.addoption(
+        "--kill-rounds",
+        type=int,
+        default=10,
+        help="times that a store under load is killed in tests/test_kill.py (make soak: 200)",
+    )

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,13 @@ def log_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return fixtures.materialise(FIXTURES[request.param], tmp_path)
 
 
-def cases(*wanted: str) -> Iterator[Any]:
+def cases(*wanted: str) -> list[Any]:
     """Fixtures whose ground truth is one of these effects."""
-    for name, item in FIXTURES.items():
-        if item.case["broker"]["effect"] in wanted:
-            yield pytest.param(name, name, id=name)
+    return [
+        pytest.param(name, name, id=name)
+        for name, item in FIXTURES.items()
+        if item.case["broker"]["effect"] in wanted
+    ]
 
 
 # -- cases and captures ----------------------------------------------------------------------

@@ -34,6 +34,7 @@ from cursus import layout
 from cursus.broker.machine import Machine
 from cursus.findings import Step
 from cursus.formats import transaction_journal as tj
+from cursus.formats.checkpoints import ProducerEntry
 from cursus.formats.record import Record
 from cursus.formats.topic_manifest import TopicDefinition
 from cursus.formats.transaction_journal import Transaction
@@ -86,6 +87,7 @@ class OpenStorage:
         self._aggregate_lock = RLock()
         self._checkpoints: dict[Key, PartitionCheckpoints] = {}
         self._aggregates: dict[Key, AggregateStore] = {}
+        self._durable_producers: dict[Key, dict[str, ProducerEntry]] = {}
         self._emptied: set[str] = set()
 
     # -- opening -------------------------------------------------------------------------
@@ -134,6 +136,7 @@ class OpenStorage:
             )
             known = plan.producers[key].effective if plan is not None else {}
             self.producers[key] = Idempotence(dict(known))
+            self._durable_producers[key] = dict(known)
             if self.step == 5:
                 self._checkpoints[key] = self._new_checkpoints(key, self.partitions[key], None)
 
@@ -206,14 +209,13 @@ class OpenStorage:
     def _new_checkpoints(
         self, key: Key, log: PartitionStore, stored: int | None
     ) -> PartitionCheckpoints:
-        producers = self.producers[key]
         return PartitionCheckpoints(
             self._files,
             self.log_dir,
             *key,
             stored_hwm=stored,
             hwm=log.hwm,
-            producers=producers.checkpoint,
+            producers=partial(self._checkpointed_producers, key),
             clock=self._machine.now_ns,
         )
 
@@ -294,6 +296,7 @@ class OpenStorage:
                     self._aggregates.pop(key).close()
                 self.partitions.pop(key).close()
                 self.producers.pop(key, None)
+                self._durable_producers.pop(key, None)
 
     def _forget(self, topic: str) -> None:
         """Remove the groups and the references of transactions to a topic that is gone."""
@@ -360,8 +363,28 @@ class OpenStorage:
             end = log.flushed
         log.wait(end)
         if due:
-            self._checkpoints[key].note_producers()
+            self._note_durable(key, due)
         return offsets
+
+    def _note_durable(self, key: Key, records: Sequence[Record]) -> None:
+        """The producers of records that are on the disk; only these go into a checkpoint.
+
+        One ahead of its log would make a producer's retry a duplicate of nothing.
+        """
+        with self._stripe(key):
+            known = self._durable_producers[key]
+            for record in records:
+                name, epoch, sequence = _producer(record)
+                held = known.get(name)
+                if name and (held is None or (held.epoch, held.sequence) < (epoch, sequence)):
+                    known[name] = ProducerEntry(epoch, sequence)
+        checkpoints = self._checkpoints.get(key)  # none yet while a start finishes commits
+        if checkpoints is not None:
+            checkpoints.note_producers()
+
+    def _checkpointed_producers(self, key: Key) -> dict[str, ProducerEntry]:
+        with self._stripe(key):
+            return dict(self._durable_producers[key])
 
     # -- consumer groups --------------------------------------------------------------------
 
@@ -471,14 +494,15 @@ class OpenStorage:
 
         A write that fails leaves the file that was there; the stores keep a warning.
         """
-        for key, item in list(self._checkpoints.items()):
-            log = self.partitions.get(key)
-            if log is not None:
-                item.note_hwm(log.hwm)
-                if due_only:
-                    item.flush_if_due()
-                else:
-                    item.flush()
+        with self._topic_lock:  # no file appears in a directory that is being emptied
+            for key, item in self._checkpoints.items():
+                log = self.partitions.get(key)
+                if log is not None:
+                    item.note_hwm(log.hwm)
+                    if due_only:
+                        item.flush_if_due()
+                    else:
+                        item.flush()
 
     def close(self) -> None:
         """Ordered shutdown: logs, checkpoints, aggregates, journal.
@@ -524,6 +548,7 @@ class _CommitPort:
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         self._storage.partition(topic, partition).append_batch(records)
+        self._storage._note_durable((topic, partition), records)
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int

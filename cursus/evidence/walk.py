@@ -62,6 +62,9 @@ _STEPS: Final[dict[FileKind, Step]] = {
     FileKind.AGGREGATE_KEYS: 5,
     FileKind.AGGREGATE_SNAPSHOTS: 5,
 }
+#: What a broker at work replaces as a whole, by something that says the same or more. The
+#: newer file is as good as the one that was listed; logs, indexes and the manifest are not here.
+_REPLACED_AT_WORK: Final = {FileKind.HWM, FileKind.PRODUCERS, FileKind.JOURNAL}
 #: Kinds whose mere presence is worth a word: code and message.
 _TOLD: Final[dict[FileKind, tuple[str, str]]] = {
     FileKind.TOPIC_MANIFEST_TEMP: ("stale_temporary_file", "a save of the manifest was cut off"),
@@ -184,6 +187,11 @@ def unreadable(path: str, error: OSError, kind: FileKind | None = None) -> Findi
         step=3 if parts[0] == layout.INTERNAL_TOPIC and len(parts) > 1 else _STEPS.get(kind, 2),
         errno=errno.errorcode.get(error.errno or 0, str(error.errno)),
     )
+
+
+def _changed(path: str, what: str) -> UnreadableError:
+    message = f"was {what} while the directory was being read"
+    return UnreadableError(message, finding("file_changed_while_reading", path, message=message))
 
 
 class _EntryFindings:
@@ -490,16 +498,18 @@ class LogDirectory:
             if not stat.S_ISREG(before.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             fd = _open(parts[-1], _FILE_FLAGS, directory)
+        except FileNotFoundError as error:
+            if entry is not None and self.in_use is not False:
+                raise _changed(path, "removed") from None
+            raise UnreadableError(str(error), unreadable(path, error, kind)) from None
         except OSError as error:
             raise UnreadableError(str(error), unreadable(path, error, kind)) from None
         after = os.fstat(fd)
         expected = (entry.dev, entry.ino) if entry else (before.st_dev, before.st_ino)
-        if (after.st_dev, after.st_ino) != expected:
+        at_work = self.in_use is not False and kind in _REPLACED_AT_WORK
+        if (after.st_dev, after.st_ino) != expected and not at_work:
             os.close(fd)
-            message = "was replaced by another file while the directory was being read"
-            raise UnreadableError(
-                message, finding("file_changed_while_reading", path, message=message)
-            )
+            raise _changed(path, "replaced by another file")
         return EvidenceFile(fd, after.st_size)
 
     def read(self, path: str, limit: int) -> bytes:

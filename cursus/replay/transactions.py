@@ -425,8 +425,10 @@ def replay_journal(
         return _empty(True, False, (finding("journal_not_regular", path, message=text),))
     try:
         with evidence.open(path) as source:
-            scan = scan_journal(source, entry.size)
-            later = scan_journal(source, entry.size, "B") if _is_later(scan) else None
+            # A broker at work may have compacted it since it was listed.
+            size = source.size if evidence.in_use else entry.size
+            scan = scan_journal(source, size)
+            later = scan_journal(source, size, "B") if _is_later(scan) else None
     except UnreadableError as error:
         told = error.finding
         problem = finding(

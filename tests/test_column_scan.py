@@ -524,6 +524,29 @@ def test_the_largest_record_and_small_ones_around_it() -> None:
     assert (found.end, seen) == ("clean", list(range(30)))
 
 
+def test_a_sparse_file_costs_what_is_in_it(tmp_path: Path) -> None:
+    """A terabyte of nothing between records: holes are not read, what stands behind is found."""
+    head, behind = log_of(records(2000, random.Random(8))), log_of(records(3, random.Random(9)))
+    size = 1 << 40
+    directory = tmp_path / "orders"
+    directory.mkdir()
+    path = directory / "partition_0_segment_00000000000000000000.log"
+    with path.open("wb") as log:
+        log.write(head)
+        try:
+            log.truncate(size)
+        except OSError:
+            pytest.skip("the file system has no files of this size")
+        log.seek(size - (1 << 30))
+        log.write(behind)
+    with LogDirectory.at(str(tmp_path)) as evidence:
+        found = evidence.scan(ref(size))
+    path.unlink()
+    assert (found.end, found.end_position, found.record_count) == ("damaged", len(head), 2000)
+    assert [item.code for item in found.findings] == ["record_length_invalid"]
+    assert [(run.position, run.records) for run in found.unreachable] == [(size - (1 << 30), 3)]
+
+
 def test_an_error_of_who_takes_the_bytes_is_not_one_of_the_file() -> None:
     def on_bytes(_position: int, _part: memoryview) -> None:
         raise BrokenPipeError

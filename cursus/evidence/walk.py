@@ -127,6 +127,14 @@ class EvidenceFile:
         """As :meth:`pread`, into memory of the caller; how many bytes were read."""
         return os.preadv(self._fd, [buffer], position)
 
+    def next_data(self, position: int) -> int | None:
+        """First byte at or behind ``position`` that is not in a hole; ``None``: only a hole."""
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            # Anything else than "no more data": a file system that does not know.
+            return None if error.errno == errno.ENXIO else position
+
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
         if self._fd >= 0:

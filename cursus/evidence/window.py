@@ -83,10 +83,20 @@ class Window:
         return self._buffer[offset : offset + length]
 
     def find(self, needle: bytes, position: int) -> int | None:
-        """Position of ``needle`` at or behind ``position``; searched in place, without copying."""
+        """Position of ``needle`` at or behind ``position``; searched in place, without copying.
+
+        What the file system does not hold is not read: a hole is all zeros, and a
+        needle is not. A sparse file of any size costs what is in it.
+        """
         while position + len(needle) <= self.size:
             offset = position - self._start
             if offset < 0 or offset + len(needle) > len(self._buffer):
+                held = self._next_data(position)
+                if held is None:
+                    return None
+                position = max(position, held - len(needle) + 1)
+                if position + len(needle) > self.size:
+                    return None
                 self.fill(position, len(needle))
                 offset = 0
             at = self._buffer.find(needle, offset)
@@ -94,6 +104,14 @@ class Window:
                 return self._start + at
             position = self._start + len(self._buffer) - len(needle) + 1
         return None
+
+    def _next_data(self, position: int) -> int | None:
+        """First byte at or behind ``position`` that is not in a hole, if that can be known."""
+        ask = getattr(self._source, "next_data", None)
+        if ask is None:
+            return position
+        found: int | None = ask(position)
+        return found
 
     def fill(self, position: int, length: int) -> tuple[bytes, int]:
         """Make the window begin at ``position`` with at least ``length`` bytes."""

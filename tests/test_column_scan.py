@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
@@ -229,6 +230,39 @@ def test_every_directory_is_judged_the_same(part: int) -> None:
             except OSError as error:
                 judged.append(str(error))
         assert judged[0] == judged[1], log_dir
+
+
+SAMPLED = [
+    "group-names-hostile",
+    "values-at-the-edge",
+    "recreated-group-wrong-order",
+    "index-of-another-segment",
+]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_damaged_directories_are_judged_the_same(name: str, tmp_path: Path) -> None:
+    """Mutations of logs and indexes of whole directories, as the fuzzing of hostile input has."""
+    log_dir = Path(shutil.copytree(FIXTURES / name / "log_dir", tmp_path / "log_dir"))
+    chance = random.Random(name)
+    files = [
+        path
+        for path in sorted(log_dir.rglob("*"))
+        if path.suffix in {".log", ".index"} and path.stat().st_size
+    ]
+    for _ in range(40):
+        path = chance.choice(files)
+        data = path.read_bytes()
+        (changed,) = mutations(data, 1, chance)
+        path.write_bytes(
+            changed[: chance.randrange(len(changed) + 1)] if chance.random() < 0.2 else changed
+        )
+        judged = []
+        for kind in (Plainly, ByColumns):
+            with kind.at(str(log_dir)) as evidence:
+                judged.append(plain(plan(evidence)))
+        assert judged[0] == judged[1]
+        path.write_bytes(data)
 
 
 # -- mutations -------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class _ColumnScan(Scan):
             taken = self._take_window(walked)
             if taken < walked.stop or walked.invalid or frames.at_end:
                 return
-            used, need = walked.stop, 0
+            used, need = walked.stop, 4
             left = frames.filled - used
             if left >= 4:
                 length = int.from_bytes(frames.buffer.raw[used : used + 4], "big")

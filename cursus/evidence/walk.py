@@ -284,7 +284,7 @@ class LogDirectory:
         self._findings: list[Finding] = []
         self._open_directory: tuple[str, int] | None = None
         self._held = held
-        self._buffer = ScanBuffer()
+        self._buffer: ScanBuffer | None = None
         self.in_use: bool | None = None
         self.entries: Sequence[Entry] = ()
         if walk:

@@ -26,6 +26,8 @@ from cursus.replay.interfaces import ByteSource
 OnBytes = Callable[[int, memoryview], None]
 
 CHUNK: Final = 1 << 20
+#: Memory of a window that is kept, however small the next file.
+_SMALL: Final = 8 << 20
 
 
 class ShortReadError(OSError):
@@ -160,12 +162,12 @@ class ScanBuffer:
     def reserve(self, size: int, keep: slice | None = None) -> None:
         """Make room for ``size`` bytes and SLACK; ``keep``: bytes that must stand at its start.
 
-        Memory is used again unless it is too small, far too large, or somebody still
+        Memory is used again unless it is too small, large and far too large, or somebody still
         looks at it: a batch that was kept stays as it is.
         """
         wanted = size + SLACK
         kept = self.raw[keep] if keep is not None else b""
-        if wanted <= len(self.raw) <= 4 * wanted and not self._watched():
+        if wanted <= len(self.raw) <= max(4 * wanted, _SMALL) and not self._watched():
             self.raw[: len(kept)] = kept
             return
         del self.data  # never two of them at once, where nobody watches

@@ -33,6 +33,7 @@ from cursus.formats.record_columns import SLACK, decode_frames, needle
 from cursus.layout import FileKind
 from cursus.replay.interfaces import RecordBatch, ScannedRecord, SegmentRef, SegmentScan
 from cursus.replay.startup import plan
+from inspect_db import fixtures
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 #: Each makes other boundaries. The first leaves the sizes as they are.
@@ -43,6 +44,8 @@ TUNINGS = [
     Tuning(window=4096, records=7, lanes=5, plain_below=0),
     Tuning(window=20_000, records=64, lanes=40, plain_below=0),
 ]
+#: Those with which larger files take no minutes.
+LARGER = [TUNINGS[0], *TUNINGS[3:]]
 
 
 class Source:
@@ -138,28 +141,52 @@ LOG_DIRS = sorted({path.parent.parent for path in FIXTURES.rglob("*.log*") if pa
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=str)
 def test_every_log_of_the_fixtures(tuning: Tuning) -> None:
+    assert sum(compare_logs(log_dir, itertools.repeat(tuning)) for log_dir in LOG_DIRS) > 250
+
+
+def compare_logs(log_dir: Path, tunings: Iterator[Tuning]) -> int:
+    """Scan every log both ways, with the index beside it; returns how many there are."""
     kinds = {FileKind.SEGMENT_LOG, FileKind.DELETED_LOG}
     count = 0
-    for log_dir in LOG_DIRS:
-        with LogDirectory.at(str(log_dir)) as evidence:
-            for entry in evidence.entries:
-                if entry.kind not in kinds or entry.type != "file" or not entry.topic:
-                    continue
-                data = evidence.read(entry.path, 1 << 26)
-                beside = log_dir / entry.path.replace(".log", ".index")
-                content = beside.read_bytes() if beside.is_file() else b""
-                segment = ref(
-                    len(data),
-                    topic=entry.topic,
-                    partition=entry.partition or 0,
-                    base=entry.base or 0,
-                    active=bool(count % 2),
-                    internal=bool(count % 3),
-                    gaps_allowed=bool(count % 5),
-                )
-                compare(data, segment, offset_index.valid_prefix(content), tuning)
-                count += 1
-    assert count > 250
+    with LogDirectory.at(str(log_dir)) as evidence:
+        for entry in evidence.entries:
+            if entry.kind not in kinds or entry.type != "file" or not entry.topic:
+                continue
+            count += 1
+            data = evidence.read(entry.path, 1 << 26)
+            beside = log_dir / entry.path.replace(".log", ".index")
+            content = beside.read_bytes() if beside.is_file() else b""
+            segment = ref(
+                len(data),
+                topic=entry.topic,
+                partition=entry.partition or 0,
+                base=entry.base or 0,
+                active=bool(len(data) & 1),
+                internal=bool(len(data) & 2),
+                gaps_allowed=bool(len(data) & 4),
+            )
+            compare(data, segment, offset_index.valid_prefix(content), next(tunings))
+    return count
+
+
+CAPTURES = [
+    fixture
+    for fixture in fixtures.find(FIXTURES)
+    if (fixture.folder / "log_dir.tar.xz").is_file() and "ten-thousand" not in fixture.name
+]
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda fixture: str(fixture.name))
+def test_every_capture(capture: fixtures.Fixture, tmp_path: Path) -> None:
+    """Directories that brokers left behind, healthy, killed and damaged."""
+    log_dir = fixtures.materialise(capture, tmp_path)
+    assert compare_logs(log_dir, itertools.cycle(LARGER)) > 0
+    assert judged_by(Plainly, log_dir) == judged_by(ByColumns, log_dir)
+
+
+def judged_by(kind: type[LogDirectory], log_dir: Path) -> Any:
+    with kind.at(str(log_dir)) as evidence:
+        return plain(plan(evidence))
 
 
 def plain(value: Any) -> Any:
@@ -208,7 +235,8 @@ class ByColumns(LogDirectory):
             visit(batch.for_replay())
 
         with self.open(segment.path) as source:
-            chosen = TUNINGS[segment.size % len(TUNINGS)]
+            several = TUNINGS if segment.size < 10_000 else LARGER
+            chosen = several[segment.size % len(several)]
             return scan_segment(source, segment, visit and reduced, index, tuning=chosen)
 
 
@@ -257,11 +285,7 @@ def test_damaged_directories_are_judged_the_same(name: str, tmp_path: Path) -> N
         path.write_bytes(
             changed[: chance.randrange(len(changed) + 1)] if chance.random() < 0.2 else changed
         )
-        judged = []
-        for kind in (Plainly, ByColumns):
-            with kind.at(str(log_dir)) as evidence:
-                judged.append(plain(plan(evidence)))
-        assert judged[0] == judged[1]
+        assert judged_by(Plainly, log_dir) == judged_by(ByColumns, log_dir)
         path.write_bytes(data)
 
 

@@ -288,7 +288,7 @@ def test_a_killed_worker_ends_the_build(tmp_path: Path) -> None:
             os.kill(seen[0], signal.SIGKILL)
 
     with pytest.raises(load.BuildError, match="killed by signal 9"):
-        load.build(str(index_help.log_dir(LARGE)), str(target), options(LARGE, jobs=2), kill)
+        load.build(str(index_help.log_dir(LARGE)), str(target), options(LARGE, jobs=3), kill)
     assert len(seen) == 2
     assert gone(seen)
     assert intact(target, before)
@@ -322,7 +322,7 @@ def test_evidence_that_a_worker_cannot_reach(tmp_path: Path) -> None:
 def shared(target: Path) -> tuple[subprocess.Popen[str], list[int]]:
     """A build with workers that have begun, and their processes."""
     hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    words = [*command(hearing), str(index_help.log_dir(LARGE)), "-o", str(target), "--jobs", "2"]
+    words = [*command(hearing), str(index_help.log_dir(LARGE)), "-o", str(target), "--jobs", "3"]
     child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until = time.monotonic() + 30
     while not any(".shard-" in path.name for path in unfinished(target.parent)):

@@ -142,7 +142,7 @@ class _Fill:
         if jobs > 1:
             yield from pool.scan_shared(
                 self.connection,
-                self.evidence.log_dir,
+                self.evidence,
                 f"{self.unfinished}.shard",
                 self.options,
                 start.items,

@@ -1,9 +1,9 @@
 """Scan many segments, in this process or in several, and join what they made.
 
-Segments are handed out one by one in the order of the index. What a worker
-makes comes back as shards; they are joined in the same order, whoever made
-them, so that ``record_rows`` grows at its end only. While one worker is ahead its
-shards wait as files beside the index.
+This process scans from the first segment on, straight into the index; workers
+scan from the last one on, into shards, until both meet. Then the shards are
+joined in the order of the index, so that ``record_rows`` grows at its end only;
+until then they wait as files beside it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from inspect_db.load.worker import TABLES, Advanced, Done, Failed, Setup, Shard
 
 #: Less than this is read by one process: starting others takes longer.
 SHARED_FROM: Final = 64 << 20
-#: Segments that a worker is told of ahead, so that it never waits.
-_AHEAD: Final = 2
+#: A worker is told of so many bytes ahead, so that it need not wait between small segments.
+_AHEAD: Final = 8 << 20
+_AHEAD_ITEMS: Final = 32
 _PROGRAM: Final = (
     "import ast, sys; sys.path[:] = ast.literal_eval(sys.argv[1]); "
     "from inspect_db.load.worker import main; main()"
@@ -40,7 +41,7 @@ _PROGRAM: Final = (
 
 
 def processes(options: BuildOptions, items: Sequence[Item]) -> int:
-    """How many processes scan; 1 is this one."""
+    """How many processes scan, this one among them."""
     if options.jobs is not None:
         return max(1, min(options.jobs, len(items)))
     cores = len(os.sched_getaffinity(0))
@@ -65,29 +66,33 @@ def scan_here(
 
 def scan_shared(
     connection: apsw.Connection,
-    log_dir: str,
+    evidence: DigestingDirectory,
     shards: str,
     options: BuildOptions,
     items: Sequence[Item],
     jobs: int,
     advanced: Callable[[int], None],
 ) -> Iterator[Scanned]:
-    """Scan in ``jobs`` processes. Nothing of ``connection`` may be uncommitted.
+    """Scan in ``jobs`` processes, of which this is one. Nothing may be uncommitted.
 
     ``shards``: beginning of the paths of shards. Raises :class:`BuildError` when a
     process ends before its time, and what a worker met otherwise.
     """
-    shapes = Shapes()
+    shapes = Shapes(step=jobs)
     shapes.know(connection)
-    with _started(jobs, log_dir, shards, options, shapes.next) as workers:
-        yield from _Pool(connection, workers, items, advanced).run()
+    setups = [
+        Setup(evidence.log_dir, f"{shards}-{at}", options, shapes.next + at, jobs)
+        for at in range(1, jobs)
+    ]
+    with _started(setups) as workers:
+        loader = SegmentLoader(connection, evidence, options, shapes)
+        yield from _Pool(loader, workers, items, advanced).run()
 
 
 class _Process:
     """One worker, as its parent sees it."""
 
-    def __init__(self, number: int, setup: Setup) -> None:
-        self.number = number
+    def __init__(self, setup: Setup) -> None:
         self.child = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, repr(sys.path), str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -135,14 +140,11 @@ class _Process:
 
 
 @contextmanager
-def _started(
-    jobs: int, log_dir: str, shards: str, options: BuildOptions, first_shape: int
-) -> Iterator[list[_Process]]:
+def _started(setups: Sequence[Setup]) -> Iterator[list[_Process]]:
     workers: list[_Process] = []
     try:
-        for at in range(jobs):
-            setup = Setup(log_dir, f"{shards}-{at}", options, first_shape + at, jobs)
-            workers.append(_Process(at, setup))
+        for setup in setups:
+            workers.append(_Process(setup))
         yield workers
     finally:
         for worker in workers:
@@ -150,64 +152,79 @@ def _started(
 
 
 class _Pool:
+    """This process takes items from the front, workers from the back, until they meet.
+
+    Then this one joins the shards of what it did not scan itself.
+    """
+
     def __init__(
         self,
-        connection: apsw.Connection,
+        loader: SegmentLoader,
         workers: list[_Process],
         items: Sequence[Item],
         advanced: Callable[[int], None],
     ) -> None:
-        self.connection = connection
+        self.loader = loader
+        self.connection = loader.connection
         self.workers = workers
         self.items = items
         self.advanced = advanced
-        self._handed_out = 0
-        self._next = 0
+        #: Items before ``_front`` are ours, those from ``_back`` on were handed out.
+        self._front, self._back = 0, len(items)
         self._shards: dict[int, list[str]] = {}
         self._done: dict[int, Scanned] = {}
+        self._selector = selectors.DefaultSelector()
+        loader.advanced = self._own_advanced
 
     def run(self) -> Iterator[Scanned]:
-        """Scanned segments in the order of the items, as they are joined."""
-        with selectors.DefaultSelector() as selector:
-            for _ in range(_AHEAD):
-                for worker in self.workers:
-                    self._hand_out(worker)
+        """Scanned segments in the order of the items, as they come into the index."""
+        with self._selector:
             for worker in self.workers:
-                selector.register(worker.answers, selectors.EVENT_READ, worker)
-            while self._next < len(self.items):
-                for key, _ in selector.select():
-                    yield from self._listen(key.data)
+                self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+            for worker in self.workers:
+                self._hand_out(worker)
+            while self._front < self._back:
+                item = self.items[self._front]
+                self._front += 1
+                self.connection.execute("begin")
+                scanned = self.loader.load(item)
+                self.connection.execute("commit")
+                yield scanned
+            for at in range(self._back, len(self.items)):
+                while at not in self._done:
+                    self._listen(None)
+                for path in self._shards.pop(at, ()):
+                    self._join_shard(path)
+                yield self._done.pop(at)
 
     def _hand_out(self, worker: _Process) -> None:
-        if self._handed_out < len(self.items):
-            worker.items.append(self._handed_out)
-            worker.order(self.items[self._handed_out])
-            self._handed_out += 1
+        while (
+            self._front < self._back
+            and len(worker.items) < _AHEAD_ITEMS
+            and sum(self.items[at].bytes for at in worker.items) < _AHEAD
+        ):
+            self._back -= 1
+            worker.items.append(self._back)
+            worker.order(self.items[self._back])
 
-    def _listen(self, worker: _Process) -> Iterator[Scanned]:
-        answer = worker.answer()
-        if isinstance(answer, Advanced):
-            self.advanced(answer.bytes)
-        elif isinstance(answer, Shard):
-            self._shards.setdefault(worker.items[0], []).append(answer.path)
-            yield from self._join()
-        elif isinstance(answer, Done):
-            self._done[worker.items.popleft()] = answer.scanned
-            self._hand_out(worker)
-            yield from self._join()
-        else:
-            _raise(answer)
+    def _own_advanced(self, size: int) -> None:
+        self.advanced(size)
+        self._listen(0)
 
-    def _join(self) -> Iterator[Scanned]:
-        """Join what is next in the order."""
-        while True:
-            for path in self._shards.pop(self._next, ()):
-                self._join_shard(path)
-            scanned = self._done.pop(self._next, None)
-            if scanned is None:
-                return
-            self._next += 1
-            yield scanned
+    def _listen(self, timeout: float | None) -> None:
+        """Take one answer of every worker that has one; ``None`` waits for the first."""
+        for key, _ in self._selector.select(timeout):
+            worker: _Process = key.data
+            answer = worker.answer()
+            if isinstance(answer, Advanced):
+                self.advanced(answer.bytes)
+            elif isinstance(answer, Shard):
+                self._shards.setdefault(worker.items[0], []).append(answer.path)
+            elif isinstance(answer, Done):
+                self._done[worker.items.popleft()] = answer.scanned
+                self._hand_out(worker)
+            else:
+                _raise(answer)
 
     def _join_shard(self, path: str) -> None:
         connection = self.connection

@@ -23,7 +23,7 @@ from bench import harness
 from bench.harness import Benchmark, Scale
 
 #: Modules of this package with a ``benchmarks()`` function.
-GROUPS: Final = ("scan", "storage")
+GROUPS: Final = ("scan", "index", "storage")
 
 
 def all_benchmarks() -> list[Benchmark]:

@@ -1,12 +1,11 @@
-"""How fast an index is made, brought up to date and asked (issue: speed, points 2 to 5).
+"""How fast an index is made, brought up to date and asked.
 
-    python -m bench.index build   [--records N] [--runs N]
-    python -m bench.index update  [--records N]
-    python -m bench.index growth  [--records N …]
-    python -m bench.index queries [--records N]
+    python -m bench index                             at full size, with all others
+    python -m bench.index build   --records 1000000   one of them, at any size
+    python -m bench.index growth  --records 1000000 20000000
 
 Every number is compared with another one of the same run on the same machine:
-builds with raw insertion of the same rows, an update with a full build, ten
+builds with raw insertion of the same rows, an update with a full build, twenty
 million records with one. Times are of whole commands, start of Python included.
 """
 
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -27,9 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import apsw
-
-from bench.index_data import Shape, append, make
+from bench.harness import Benchmark, Figures, Goal, Scale, machine
+from bench.index_data import Shape, append, make, make_consumers
 from cursus.evidence.walk import LogDirectory
 from cursus.replay.startup import plan, segments_to_judge
 from inspect_db import queries_catalogue
@@ -38,7 +35,7 @@ from inspect_db.load.writer import open_for_writing
 
 Result = dict[str, Any]
 #: What a parameter of a query is given when it has no default.
-_GIVEN: Final = {"topic": "events", "partition": "0", "key": "customer-0007919", "group": "none"}
+_GIVEN: Final = {"topic": "events", "partition": "0", "key": "customer-0007919", "group": "group-7"}
 
 
 # -- measuring -----------------------------------------------------------------------------
@@ -161,6 +158,7 @@ def build_against_insertion(records: int, runs: int, where: str | None) -> Resul
             found[f"build_{jobs}_best"] = min(run.seconds for run in whole)
             found[f"build_{jobs}_peak_mib"] = max(run.peak_kib for run in whole) // 1024
         found["raw_seconds"], found["raw_best"] = best(runs, lambda: raw_insertion(index, folder))
+        found["two_jobs_to_one"] = found["build_1_best"] / found["build_2_best"]
         found["build_to_raw"] = found["raw_best"] / found["build_2_best"]
         found["bytes_per_record"] = index.stat().st_size / records
         found["scan_seconds"], found["scan_best"] = best(runs, lambda: _scan(log_dir))
@@ -249,6 +247,7 @@ def growth(sizes: Sequence[int], where: str | None) -> Result:
         "sizes": found,
         "time_ratio": last["seconds"] / first["seconds"],
         "size_ratio": last["bytes"] / first["bytes"],
+        "peak_mib": last["peak_mib"],
     }
 
 
@@ -277,6 +276,7 @@ def queries(records: int, runs: int, where: str | None) -> Result:
     with place(where) as folder:
         log_dir, index = folder / "logs", folder / "index.db"
         make(log_dir, Shape(records))
+        make_consumers(log_dir, groups=1000, snapshots=20)
         built(log_dir, index, "--jobs", "2")
         connection = open_index(str(index))
         spent: dict[str, float] = {}
@@ -297,16 +297,61 @@ def queries(records: int, runs: int, where: str | None) -> Result:
         }
 
 
-def machine() -> Result:
-    """Where the figures come from."""
-    with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
-        model = next((line.split(":")[1].strip() for line in cpuinfo if "model name" in line), "")
-    return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": sys.version.split()[0],
-        "sqlite": apsw.sqlite_lib_version(),
-    }
+# -- as a group of ``python -m bench`` -----------------------------------------------------
+
+
+def benchmarks() -> list[Benchmark]:
+    """Builds, updates, growth, one very large segment, and questions."""
+    return [
+        Benchmark(
+            "index build",
+            lambda scale: _figures(build_against_insertion(_size(scale, 2_000_000), *_runs(scale))),
+            (
+                Goal("build_to_raw", at_least=0.7),
+                Goal("two_jobs_to_one", at_least=1.4),
+                Goal("verdict_to_scan", at_most=1.3),
+                Goal("bytes_per_record", at_most=60),
+            ),
+        ),
+        Benchmark(
+            "index update",
+            lambda scale: _figures(update_against_build(_size(scale, 20_000_000), *_runs(scale))),
+            (Goal("update_to_full", at_most=0.07), Goal("same_digest", at_least=1)),
+        ),
+        Benchmark(
+            "index growth",
+            lambda scale: _figures(
+                growth([_size(scale, 1_000_000), _size(scale, 20_000_000)], scale.where)
+            ),
+            (
+                Goal("time_ratio", at_most=25),
+                Goal("size_ratio", at_most=20.5),
+                Goal("peak_mib", at_most=700),
+            ),
+        ),
+        Benchmark(
+            "index one segment",
+            lambda scale: _figures(one_segment(_size(scale, 4 << 30), scale.where)),
+            (Goal("peak_mib", at_most=700),),
+        ),
+        Benchmark(
+            "index queries",
+            lambda scale: _figures(queries(_size(scale, 10_000_000), *_runs(scale))),
+            (Goal("slowest", at_most=300), Goal("slowest_that_scans", at_most=3000)),
+        ),
+    ]
+
+
+def _size(scale: Scale, full: int) -> int:
+    return max(full // 1000, 8000) if scale.quick else full
+
+
+def _runs(scale: Scale) -> tuple[int, str | None]:
+    return scale.runs, scale.where
+
+
+def _figures(found: Result) -> Figures:
+    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

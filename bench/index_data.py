@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cursus import layout
-from cursus.formats import record, topic_manifest
+from cursus.formats import consumer_metadata, record, timestamps, topic_manifest
 
 BLOCK: Final = 16
 #: Bytes of an index entry, and of log between two of them.
@@ -135,3 +135,43 @@ class _Block:
 
 def _write(rows: NDArray[np.uint8], at: int, numbers: NDArray[np.uint64]) -> None:
     rows[:, at : at + 8] = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, 8)
+
+
+def make_consumers(log_dir: Path, groups: int, snapshots: int) -> None:
+    """Groups with a registration and ``snapshots`` revisions of their offsets each."""
+    data = (log_dir / layout.MANIFEST).read_bytes()
+    held = topic_manifest.decode(data).definitions
+    internal = topic_manifest.TopicDefinition(
+        layout.INTERNAL_TOPIC, 1, 1, 4, 1, policy=topic_manifest.INTERNAL_POLICY
+    )
+    (log_dir / layout.MANIFEST).write_bytes(topic_manifest.encode([*held, internal]))
+    folder = log_dir / layout.INTERNAL_TOPIC
+    folder.mkdir()
+    logs: list[list[bytes]] = [[], [], [], []]
+    for revision in range(snapshots + 1):
+        for group in range(groups):
+            item = _consumer_record(f"group-{group}", revision)
+            key = item.key().encode()
+            log = logs[partition := consumer_metadata.partition_of(key, 4)]
+            body = record.Record(
+                layout.INTERNAL_TOPIC.encode(),
+                partition,
+                len(log),
+                payload=consumer_metadata.encode(item),
+                key=key,
+            )
+            log.append(record.encode_frame(body))
+    for partition, log in enumerate(logs):
+        (folder / layout.segment_log(partition, 0)).write_bytes(b"".join(log))
+
+
+def _consumer_record(group: str, revision: int) -> consumer_metadata.ConsumerRecord:
+    moment = timestamps.from_unix_ns(1_790_000_000 * 10**9 + revision)
+    if not revision:
+        return consumer_metadata.ConsumerRecord(
+            consumer_metadata.REGISTRATION, group, 1, "events", 4, timestamp=moment
+        )
+    offsets = tuple(consumer_metadata.OffsetItem(at, 10 * revision) for at in range(4))
+    return consumer_metadata.ConsumerRecord(
+        consumer_metadata.SNAPSHOT, group, 1, "events", 0, revision, offsets, timestamp=moment
+    )

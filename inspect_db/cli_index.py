@@ -337,9 +337,10 @@ def query_command(
         _forbid_other_files(connection)
         try:
             if name is not None:
-                columns, rows = queries_catalogue.run(
-                    connection, queries_catalogue.get(name), values
-                )
+                query = queries_catalogue.get(name)
+                if query.scans and form == "table":
+                    click.echo("this question reads all records", err=True)
+                columns, rows = queries_catalogue.run(connection, query, values)
             else:
                 columns, rows = queries_catalogue.execute(
                     connection, sql or "", cast("dict[str, SqlValue]", values)

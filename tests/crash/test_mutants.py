@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,9 @@ def test_a_broken_engine_is_caught_by_the_law_that_it_breaks(name: str) -> None:
 
 def test_there_are_more_than_twelve_of_them_and_each_breaks_something_else() -> None:
     assert len({mutant.broken for mutant in MUTANTS.values()}) == len(MUTANTS) >= 12
+
+
+def test_the_page_lists_every_broken_engine_and_its_law() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "durability.md").read_text("utf-8")
+    rows = [f"| {mutant.broken} | {', '.join(sorted(mutant.law))} |" for mutant in MUTANTS.values()]
+    assert "| Broken engine | Caught by |\n|---|---|\n" + "\n".join(rows) in page

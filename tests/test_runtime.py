@@ -366,6 +366,23 @@ def test_a_fresh_directory_has_the_internal_topic_and_an_empty_journal(tmp_path:
     assert judged(log_dir, this_machine()).verdict == "starts_clean"
 
 
+def test_a_lock_that_is_no_file_refuses_before_everything_else(tmp_path: Path) -> None:
+    (tmp_path / layout.LOG_DIR_LOCK).mkdir()
+    with Runtime.start(str(tmp_path)) as runtime:
+        assert runtime.diagnostics is not None
+        assert (runtime.diagnostics.step, runtime.diagnostics.code) == (1, "not_regular_file")
+    assert [path.name for path in tmp_path.iterdir()] == [layout.LOG_DIR_LOCK]
+
+
+def test_a_link_to_the_directory_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with Runtime.start(str(tmp_path / "link")) as runtime:
+        assert runtime.ready
+        with pytest.raises(StorageLockedError):
+            Runtime.start(str(tmp_path / "there"))
+
+
 def _umask() -> int:
     value = os.umask(0)
     os.umask(value)

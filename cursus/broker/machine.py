@@ -51,7 +51,8 @@ def this_machine(files: FileSystem | None = None) -> Machine:
         make_log_dir=_make_log_dir,
         lock_log_dir=lock_log_directory,
         lock_partition=lock_partition,
-        evidence=lambda log_dir: LogDirectory.at(log_dir, held=True),
+        # A broker accepts a link to its directory (manifest.md section 3.2), evidence does not.
+        evidence=lambda log_dir: LogDirectory.at(os.path.realpath(log_dir), held=True),
         now_ns=time.time_ns,
     )
 

@@ -93,14 +93,16 @@ class Runtime:
     is held in both cases. ``plan`` is the judgement that decided.
     """
 
-    def __init__(self, log_dir: str, settings: Settings, machine: Machine, lock: HeldLock) -> None:
+    def __init__(
+        self, log_dir: str, settings: Settings, machine: Machine, lock: HeldLock | None
+    ) -> None:
         self.log_dir = log_dir
         self.settings = settings
         self.storage: OpenStorage | None = None
         self.diagnostics: Diagnostics | None = None
         self.plan: Plan
         self._machine = machine
-        self._lock: HeldLock | None = lock
+        self._lock = lock
 
     @classmethod
     def start(
@@ -115,16 +117,28 @@ class Runtime:
         """
         machine = this_machine() if machine is None else machine
         machine.make_log_dir(log_dir)
-        lock = machine.lock_log_dir(log_dir)
+        lock: HeldLock | None = None
         try:
+            lock = machine.lock_log_dir(log_dir)
             runtime = cls(log_dir, settings or Settings(), machine, lock)
             runtime._judge_and_open()
+        except OSError:
+            if lock is not None:
+                lock.close()
+                raise
+            # No lock to take, for instance because a directory stands there: say so, if
+            # the judgement does; whoever comes second meets the same.
+            runtime = cls(log_dir, settings or Settings(), machine, None)
+            if not runtime._refused():
+                raise
         except BaseException:
-            lock.close()
+            if lock is not None:
+                lock.close()
             raise
         return runtime
 
-    def _judge_and_open(self) -> None:
+    def _refused(self) -> bool:
+        """Judge; True when that ends in diagnostics."""
         with self._machine.evidence(self.log_dir) as evidence:
             self.plan = plan(evidence, self.settings.startup, self._machine.moment())
         stops = self.plan.first_refusal
@@ -133,6 +147,10 @@ class Runtime:
             stops = self.plan.first_cause
         if stops is not None:
             self.diagnostics = Diagnostics.of(stops)
+        return stops is not None
+
+    def _judge_and_open(self) -> None:
+        if self._refused():
             return
         storage = OpenStorage(self.log_dir, self.settings, self._machine)
         try:

@@ -35,7 +35,7 @@ PARTITIONS: Final = 16
 GROUPS: Final = 5_000
 REVISIONS: Final = 40
 FINDINGS: Final = 5_000
-#: The group with the longest life, and the segment whose records are looked at.
+#: Revisions of the group with the longest life. All of these go with the records.
 LONG_LIFE: Final = 20_000
 
 _GENERATED: Final = """
@@ -129,10 +129,10 @@ def make(folder: Path, records: int) -> tuple[Path, Path]:
         "segments": records // SEGMENT_RECORDS,
         "each": SEGMENT_RECORDS,
         "partitions": PARTITIONS,
-        "groups": GROUPS,
+        "groups": records * GROUPS // RECORDS,
         "revisions": REVISIONS,
-        "long": LONG_LIFE,
-        "findings": FINDINGS,
+        "long": records * LONG_LIFE // RECORDS,
+        "findings": records * FINDINGS // RECORDS,
     }
     for statement in _GENERATED.split(";\n"):
         if statement.strip():
@@ -159,7 +159,7 @@ def pages(index: Path) -> Iterator[tuple[str, str]]:
     yield "verdict", f"{home}/"
     yield "overview.json", f"{home}/overview.json"
     yield "inventory.json", f"{home}/inventory.json"
-    yield "group", f"{home}/group/group-002500"
+    yield "group", f"{home}/group/group-000040"
     yield "group with a long life", f"{home}/group/group-000000"
     yield "group of nobody", f"{home}/group/nobody"
     yield "topic", f"{home}/topic/big"

@@ -175,6 +175,18 @@ def test_a_replaced_index_is_noticed(tmp_path: Path) -> None:
     assert own.rows("index", sql) == [["refuses"]]
 
 
+def test_a_replaced_index_is_noticed_without_threads(tmp_path: Path) -> None:
+    """And whatever the name of its file is."""
+    index = tmp_path / "a?b #1%20'é.db"
+    shutil.copy(index_help.built(SMALL), index)
+    own = Site({}, files=[index], settings={"num_sql_threads": 0})
+    (home,) = re.findall(r'href="(/-/cursus/[^"]+)"', own.page("/-/cursus"))
+    assert "STARTS CLEAN" in own.page(home)
+    shutil.copy(index_help.built("offset-goes-backwards"), tmp_path / "new.db")
+    (tmp_path / "new.db").replace(index)
+    assert "REFUSES" in own.page(home)
+
+
 def test_an_index_takes_the_place_of_one_of_another_version(tmp_path: Path) -> None:
     index = tmp_path / "index.db"
     shutil.copy(index_help.built(SMALL), index)

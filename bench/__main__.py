@@ -23,7 +23,7 @@ from bench import harness
 from bench.harness import Benchmark, Scale
 
 #: Modules of this package with a ``benchmarks()`` function.
-GROUPS: Final = ("scan", "index", "storage")
+GROUPS: Final = ("scan", "index", "storage", "pages")
 
 
 def all_benchmarks() -> list[Benchmark]:

@@ -1,28 +1,22 @@
-"""How fast the pages of a large index answer (issue: browse it, point 4).
-
-    python -m bench.pages [--records N] [--runs N] [--json]
+"""How fast the pages of a large index answer, and at ten million records under 300 ms.
 
 The index is that of a small captured log directory with generated rows on top:
 records, segments, groups with their revisions, findings. A build of ten million
 records would take longer and give pages nothing else to read. Times are of whole
-answers, from the request to the last byte, by Datasette's own client in one
-process; the goal is 300 ms each, by the median.
+answers, from the request to the last byte, by Datasette's own client in one process.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sqlite3
 import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from bench.harness import Benchmark, Figures, Goal, Scale
 from inspect_db import fixtures, load
 from inspect_db.cli_serve import instance
 
@@ -30,6 +24,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FIXTURE: Final = "shop-killed"
 GOAL_MS: Final = 300.0
 RECORDS: Final = 10_000_000
+QUICK_RECORDS: Final = 200_000
 SEGMENT_RECORDS: Final = 10_000
 PARTITIONS: Final = 16
 GROUPS: Final = 5_000
@@ -144,8 +139,17 @@ def make(folder: Path, records: int) -> tuple[Path, Path]:
     return index, log_dir
 
 
+#: What is measured, in order; those of nobody are told to be absent.
+NAMES: Final = (
+    *("verdict", "overview_json", "verdict_json", "inventory_json", "group", "group_long_life"),
+    *("group_of_nobody", "topic", "partition", "record_of_evidence", "record_in_the_middle"),
+    *("place", "datasette_records", "datasette_segment", "datasette_files"),
+)
+ABSENT: Final = {"group_of_nobody", "place"}
+
+
 def pages(index: Path) -> Iterator[tuple[str, str]]:
-    """What is measured: a name and the address of each."""
+    """Name and address of each."""
     home = "/-/cursus/index"
     connection = sqlite3.connect(index)
     (small,) = connection.execute(
@@ -156,85 +160,42 @@ def pages(index: Path) -> Iterator[tuple[str, str]]:
         "order by base_offset desc limit 1"
     ).fetchone()
     connection.close()
-    yield "verdict", f"{home}/"
-    yield "overview.json", f"{home}/overview.json"
-    yield "inventory.json", f"{home}/inventory.json"
-    yield "group", f"{home}/group/group-000040"
-    yield "group with a long life", f"{home}/group/group-000000"
-    yield "group of nobody", f"{home}/group/nobody"
-    yield "topic", f"{home}/topic/big"
-    yield "partition", f"{home}/topic/big/3"
-    yield "record of the evidence", f"{home}/record/{small}/0"
-    yield "record in the middle", f"{home}/record/{middle}/1000000"
-    yield "place by its path", f"{home}/at/big"
-    yield "verdict.json", f"{home}/verdict.json"
-    yield "Datasette: records", "/index/records"
-    yield "Datasette: records of a segment", f"/index/records?file_id={middle}"
-    yield "Datasette: files", "/index/files"
+    addresses = (
+        *(f"{home}/", f"{home}/overview.json", f"{home}/verdict.json", f"{home}/inventory.json"),
+        *(f"{home}/group/group-000040", f"{home}/group/group-000000", f"{home}/group/nobody"),
+        *(f"{home}/topic/big", f"{home}/topic/big/3", f"{home}/record/{small}/0"),
+        *(f"{home}/record/{middle}/1000000", f"{home}/at/nowhere"),
+        *("/index/records", f"/index/records?file_id={middle}", "/index/files"),
+    )
+    yield from zip(NAMES, addresses, strict=True)
 
 
-def measure(records: int, runs: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Median, slowest and size of each answer."""
-    with tempfile.TemporaryDirectory(prefix="cursus-pages-") as folder:
-        start = time.perf_counter()
-        index, log_dir = make(Path(folder), records)
-        tell(
-            f"{records:,} records, {index.stat().st_size:,} bytes of index, "
-            f"made in {time.perf_counter() - start:.0f} s"
-        )
-        return asyncio.run(_measure(index, log_dir, runs))
+def measure(scale: Scale) -> Figures:
+    """Median milliseconds of each answer."""
+    records = QUICK_RECORDS if scale.quick else RECORDS
+    with scale.place() as folder:
+        index, log_dir = make(folder, records)
+        figures = {"records": float(records), "index_mib": index.stat().st_size / (1 << 20)}
+        return figures | asyncio.run(_measure(index, log_dir, 3 * scale.runs))
 
 
-async def _measure(index: Path, log_dir: Path, runs: int) -> list[dict[str, Any]]:
+async def _measure(index: Path, log_dir: Path, runs: int) -> Figures:
     datasette = instance(str(index), str(log_dir))
     await datasette.invoke_startup()
-    found = []
+    found = {}
     for name, path in pages(index):
-        times, response = [], None
+        spent = []
         for _ in range(runs):
-            start = time.perf_counter()
+            begin = time.perf_counter()
             response = await datasette.client.get(path)
-            times.append((time.perf_counter() - start) * 1000)
-        assert response is not None
-        found.append(
-            {
-                "name": f"page: {name}",
-                "unit": "ms",
-                "value": round(statistics.median(times), 1),
-                "slowest": round(max(times), 1),
-                "bytes": len(response.content),
-                "status": response.status_code,
-                # Datasette's own pages are looked at, and not promised.
-                "goal": None if name.startswith("Datasette") else GOAL_MS,
-            }
-        )
+            spent.append((time.perf_counter() - begin) * 1000)
+            assert response.status_code == (404 if name in ABSENT else 200), (path, response.text)
+        found[f"{name}_ms"] = statistics.median(spent)
     return found
 
 
-def benchmarks() -> list[tuple[str, Callable[[], list[dict[str, Any]]]]]:
-    """For ``make bench``: name, and what gives its figures."""
-    return [("pages", lambda: measure(RECORDS, 15, lambda text: print(text, file=sys.stderr)))]
-
-
-def main() -> int:
-    """The table; 1 when a page is slower than its goal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    found = measure(given.records, given.runs, lambda text: print(text, file=sys.stderr))
-    if given.json:
-        print(json.dumps(found, indent=2))
-    else:
-        print(f"{'':34}{'median ms':>10}{'slowest':>10}{'bytes':>12}  status")
-        for item in found:
-            print(
-                f"{item['name']:34}{item['value']:>10}{item['slowest']:>10}"
-                f"{item['bytes']:>12,}  {item['status']}"
-            )
-    return int(any(item["goal"] is not None and item["value"] > item["goal"] for item in found))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def benchmarks() -> list[Benchmark]:
+    """For ``python -m bench``. Datasette's own pages are looked at, and not promised."""
+    own = (name for name in NAMES if not name.startswith("datasette"))
+    goals = [Goal(f"{name}_ms", at_most=GOAL_MS) for name in own]
+    return [Benchmark("pages", measure, goals)]

@@ -17,7 +17,6 @@ import rich
 import rich.console
 from browse_help import Site, site
 
-from bench import pages
 from inspect_db import load, queries_catalogue
 from inspect_db.index import schema_objects
 from inspect_db.queries_catalogue import named_queries
@@ -217,13 +216,3 @@ def test_make_browse_serves_a_capture_and_leaves_nothing(tmp_path: Path) -> None
     assert page.status_code == 200
     assert '<h1 id="verdict">REFUSES</h1>' in page.text
     assert list(tmp_path.iterdir()) == []
-
-
-def test_pages_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """What `make bench` does, on an index of a size that nobody waits for."""
-    found = pages.measure(100_000, 1, lambda _: None)
-    assert {item["status"] for item in found} == {200, 404}
-    assert [item["name"] for item in found if item["status"] == 404] == [
-        "page: group of nobody",
-        "page: place by its path",
-    ]

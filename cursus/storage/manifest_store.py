@@ -33,24 +33,23 @@ Source: manifest.md sections 2.3, 4.3, 5, 6; README.md decisions 33, 34.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from cursus import layout
 from cursus.findings import FormatError
-from cursus.formats import checkpoints
 from cursus.formats import topic_manifest as tm
 from cursus.formats.canonical_json import UINT64
 from cursus.formats.topic_manifest import TopicDefinition
-from cursus.layout import FileKind
 from cursus.replay.interfaces import SegmentRef, SegmentScan
 from cursus.replay.segments import PartitionLog
-from cursus.replay.topics import ManifestReplay, TopicsReplay, is_leftover
-from cursus.storage.durable import FileSystem, FileType
+from cursus.replay.topics import ManifestReplay, TopicsReplay
+from cursus.storage.durable import FileSystem
 from cursus.storage.errors import StoreError, reason
+from cursus.storage.topic_directories import TopicDirectories
 
 #: Partitions of ``__consumer_offsets`` when it is created.
 INTERNAL_PARTITIONS: Final = 4
@@ -129,6 +128,7 @@ class ManifestStore:
     ) -> None:
         self._files = files
         self._log_dir = log_dir
+        self._directories = TopicDirectories(files, log_dir)
         self._definitions = {item.name: _forced(item) for item in definitions}
         self._defaults = dict(defaults or {})
         self._limits = limits or TopicLimits()
@@ -179,7 +179,7 @@ class ManifestStore:
         self._files.sync_directory(self._log_dir)
         for name, definition in self._definitions.items():
             if definition.lifecycle_epoch > 1 and name not in self._pending:
-                self._files.sync_directory(self._directory(name))
+                self._directories.sync(name)
         self._settled = True
 
     # -- what there is ---------------------------------------------------------------
@@ -228,8 +228,7 @@ class ManifestStore:
         opened = range(current.partitions if current else 0, definition.partitions)
         if opened:
             self._check_limits(definition)
-        with self._undone_on_failure() as made:
-            self._make_partitions(definition, opened, made, created=current is None)
+        with self._directories.made(name, opened, new=current is None):
             self._save({**self._definitions, name: definition})
         return TopicChange(definition, current is None, changed, opened)
 
@@ -338,19 +337,13 @@ class ManifestStore:
         return self._remove_leftover(name)
 
     def _remove_leftover(self, name: str) -> bool:
-        directory = self._directory(name)
         try:
-            status = self._files.status(directory)
-            if status is not None and status.type == "directory":
-                self._empty(directory)
-                self._files.remove_directory(directory)
-                self._files.sync_directory(self._log_dir)
-            elif status is not None:
-                return False  # not ours: a start refuses such a thing, nobody follows it
+            removed = self._directories.remove(name)
         except OSError:
             return False
-        self._leftover.discard(name)
-        return True
+        if removed:
+            self._leftover.discard(name)
+        return removed
 
     # -- truncate ------------------------------------------------------------------------
 
@@ -388,9 +381,9 @@ class ManifestStore:
             lifecycle_epoch=_next(current.lifecycle_epoch, "lifecycle_counter_overflow"),
         )
         try:
-            self._write_intent(definition)
+            self._directories.write_intent(name, definition.lifecycle_epoch)
         except OSError as error:
-            self._forget_intent(name)
+            self._directories.forget_intent(name)
             raise StoreError(
                 "manifest_write_failed",
                 f'the truncation of "{name}" was not decided: {reason(error)}',
@@ -399,7 +392,7 @@ class ManifestStore:
         try:
             self._save({**self._definitions, name: definition})
         except (StoreError, FormatError):
-            self._forget_intent(name)
+            self._directories.forget_intent(name)
             raise
         self._pending.add(name)
         return self.resume_truncation(name, release=release, forget=forget)
@@ -420,7 +413,10 @@ class ManifestStore:
                 self.settle()
             if self.durability_warning is not None and not self._save(self._definitions):
                 raise OSError(self.durability_warning)
-            self._carry_out(definition, forget)
+            epoch, partitions = definition.lifecycle_epoch, definition.partitions
+            self._directories.empty_for(name, epoch, partitions)
+            forget()
+            self._directories.seal(name)
         except (OSError, StoreError, FormatError) as error:
             why = reason(error) if isinstance(error, OSError) else error.message
             raise StoreError(
@@ -430,49 +426,6 @@ class ManifestStore:
             ) from error
         self._pending.discard(name)
         return definition
-
-    def _carry_out(self, definition: TopicDefinition, forget: Callback) -> None:
-        directory = self._directory(definition.name)
-        intent = os.path.join(directory, layout.LIFECYCLE_EPOCH_TEMP)
-        if not self._is_intent(intent, definition):
-            # An earlier attempt renamed it and could not sync that, or failed here: begin anew.
-            self._write_intent(definition)
-        self._empty(directory, keep=layout.LIFECYCLE_EPOCH_TEMP)
-        # The old logs are gone for good before new ones of the same names appear.
-        for partition in range(definition.partitions):
-            path = os.path.join(directory, layout.segment_log(partition, 0))
-            self._files.create(path).close()
-        self._files.sync_directory(directory)
-        forget()
-        self._files.rename(intent, os.path.join(directory, layout.LIFECYCLE_EPOCH))
-        self._files.sync_directory(directory)
-
-    def _write_intent(self, definition: TopicDefinition) -> None:
-        directory = self._directory(definition.name)
-        if self._files.status(directory) is None:
-            self._files.make_directory(directory)
-            self._files.sync_directory(self._log_dir)
-        path = os.path.join(directory, layout.LIFECYCLE_EPOCH_TEMP)
-        if self._files.status(path) is not None:
-            self._files.unlink(path)
-        with self._files.create(path) as file:
-            file.append(checkpoints.encode_lifecycle_epoch(definition.lifecycle_epoch))
-            file.fsync()
-        self._files.sync_directory(directory)
-
-    def _is_intent(self, path: str, definition: TopicDefinition) -> bool:
-        if self._files.status(path) is None:
-            return False
-        wanted = checkpoints.encode_lifecycle_epoch(definition.lifecycle_epoch)
-        with self._files.open_read(path) as file:
-            return file.pread(len(wanted) + 1, 0) == wanted
-
-    def _forget_intent(self, name: str) -> None:
-        """An intent without a manifest decides nothing; it should not stand there either."""
-        path = os.path.join(self._directory(name), layout.LIFECYCLE_EPOCH_TEMP)
-        with suppress(OSError):
-            if self._files.status(path) is not None:
-                self._files.unlink(path)
 
     # -- saving ----------------------------------------------------------------------------
 
@@ -511,125 +464,6 @@ class ManifestStore:
             return False
         self.durability_warning = None
         return True
-
-    # -- directories -------------------------------------------------------------------------
-
-    def _directory(self, name: str) -> str:
-        return os.path.join(self._log_dir, name)
-
-    def _make_partitions(
-        self, definition: TopicDefinition, partitions: range, made: list[str], *, created: bool
-    ) -> None:
-        """Empty logs for new partitions, durable with their names, noted in ``made``."""
-        if not partitions:
-            return
-        directory = self._directory(definition.name)
-        status = self._files.status(directory)
-        if status is None:
-            self._files.make_directory(directory)
-            made.append(directory)
-        elif status.type != "directory":
-            raise StoreError(
-                "topic_storage_without_definition",
-                f'a {status.type} stands where the directory of topic "{definition.name}" belongs',
-                path=definition.name,
-            )
-        else:
-            self._clear_leftovers(definition.name, None if created else partitions)
-        # Also for one that stood there: whoever made it may have been killed before this.
-        self._files.sync_directory(self._log_dir)
-        for partition in partitions:
-            path = os.path.join(directory, layout.segment_log(partition, 0))
-            self._files.create(path).close()
-            made.append(path)
-        self._files.sync_directory(directory)
-
-    def _clear_leftovers(self, name: str, partitions: range | None) -> None:
-        """Side files that an unfinished deletion left, of these partitions (``None``: of all).
-
-        Only what is derived, temporary or a lock is removed, and the marker of a
-        life that nobody declares; anything else is somebody's data, and refuses.
-        """
-        directory = self._directory(name)
-        removable = []
-        for entry in self._files.list_directory(directory):
-            path = os.path.join(directory, entry)
-            status = self._files.status(path)
-            kind = status.type if status is not None else "other"
-            told = layout.classify((name, entry), directory=kind == "directory")
-            if partitions is not None and told.partition not in partitions:
-                continue
-            if not self._is_leftover(name, entry, told.kind, kind):
-                raise StoreError(
-                    "topic_storage_without_definition",
-                    f'"{name}/{entry}" stands there already, and no topic declares it',
-                    path=layout.topic_file(name, entry),
-                )
-            removable.append(path)
-        for path in removable:
-            self._remove(path)
-
-    def _is_leftover(self, name: str, entry: str, kind: FileKind, found: FileType) -> bool:
-        if kind is FileKind.AGGREGATE_DIRECTORY:
-            inside = self._files.list_directory(os.path.join(self._directory(name), entry))
-            kinds = [layout.classify((name, entry, file), directory=False).kind for file in inside]
-            return is_leftover(kind, found, kinds)
-        return is_leftover(kind, found)
-
-    def _empty(self, directory: str, *, keep: str | None = None) -> None:
-        """Remove what stands in a directory, logs first, and sync it. Follows no link.
-
-        A directory without logs is no topic to a start, so the time in which a
-        crash leaves one that nobody declares ends with the first sync.
-        """
-        entries = [name for name in self._files.list_directory(directory) if name != keep]
-        logs = [name for name in entries if name.endswith(".log")]
-        for name in logs:
-            self._remove(os.path.join(directory, name))
-        if logs:
-            self._files.sync_directory(directory)
-        for name in entries:
-            if not name.endswith(".log"):
-                self._remove(os.path.join(directory, name))
-        if len(entries) > len(logs):
-            self._files.sync_directory(directory)
-
-    def _remove(self, path: str) -> None:
-        """Remove one entry with everything below it."""
-        pending = [path]
-        while pending:
-            last = pending[-1]
-            status = self._files.status(last)
-            if status is None:
-                pending.pop()
-            elif status.type != "directory":
-                self._files.unlink(last)
-                pending.pop()
-            elif inside := self._files.list_directory(last):
-                pending.extend(os.path.join(last, name) for name in inside)
-            else:
-                self._files.remove_directory(last)
-                pending.pop()
-
-    @contextmanager
-    def _undone_on_failure(self) -> Iterator[list[str]]:
-        """Take back what this request made, and nothing else, when it does not commit."""
-        made: list[str] = []
-        try:
-            yield made
-        except (OSError, StoreError, FormatError) as error:
-            for path in reversed(made):
-                with suppress(OSError):
-                    self._remove(path)
-            for directory in dict.fromkeys(os.path.dirname(path) for path in made):
-                with suppress(OSError):
-                    self._files.sync_directory(directory)
-            if not isinstance(error, OSError):
-                raise
-            raise StoreError(
-                "topic_storage_write_failed",
-                f"the storage of the topic could not be made: {reason(error)}",
-            ) from error
 
     # -- refusals ------------------------------------------------------------------------------
 

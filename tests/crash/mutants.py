@@ -9,8 +9,8 @@ broken engine, since that is what a broker with this fault would do.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
@@ -26,6 +26,7 @@ from cursus.storage.consumer_log import ConsumerLog
 from cursus.storage.durable import FileSystem, WritableFile
 from cursus.storage.group_commit import GroupCommit
 from cursus.storage.manifest_store import ManifestStore
+from cursus.storage.topic_directories import TopicDirectories
 
 Forgets = Callable[[str, str], bool]
 """(kind, path) of an operation that this file system forgets."""
@@ -108,12 +109,13 @@ def _acknowledge_early(commit: GroupCommit, end: int, sync: Any) -> bool:
     return True
 
 
+@contextmanager
 def _manifest_first(
-    store: ManifestStore, definition: Any, opened: Any, made: Any, *, created: bool
-) -> None:
-    """Creating a topic, the manifest is saved before its logs are there."""
-    store._save({**store._definitions, definition.name: definition})
-    _MAKE_PARTITIONS(store, definition, opened, made, created=created)
+    directories: TopicDirectories, name: str, partitions: range, *, new: bool
+) -> Iterator[None]:
+    """The manifest is saved before the logs that it declares are there."""
+    yield
+    directories._make(name, partitions, [], new=new)
 
 
 def _directory_first(store: ManifestStore, name: str, *, release: Any = lambda: None) -> bool:
@@ -125,7 +127,7 @@ def _directory_first(store: ManifestStore, name: str, *, release: Any = lambda: 
 
 def _intent_late(store: ManifestStore, name: str, revision: int, **more: Any) -> Any:
     """Truncating a topic, the intent is written after the manifest and not before it."""
-    with patch.object(ManifestStore, "_write_intent", lambda *_: None):
+    with patch.object(TopicDirectories, "write_intent", lambda *_: None):
         current = store._definitions[name]
         store._require_revision(name, current.revision, revision)
         definition = replace(
@@ -219,7 +221,6 @@ def _unsynced_opening() -> AbstractContextManager[Any]:
     return stack
 
 
-_MAKE_PARTITIONS = ManifestStore._make_partitions
 _DELETE = ManifestStore.delete
 _FINISH_COMMIT = open_storage.finish_commit
 _NOTE_HWM = PartitionCheckpoints.note_hwm
@@ -290,7 +291,7 @@ MUTANTS: Final = {
         "a topic is declared before its logs are there",
         "topics",
         law("starts"),
-        patched=_method(ManifestStore, "_make_partitions", _manifest_first),
+        patched=_method(TopicDirectories, "made", _manifest_first),
     ),
     "directory-before-manifest": Mutant(
         "a topic's directory is removed before the manifest says so",

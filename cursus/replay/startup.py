@@ -471,7 +471,7 @@ class _Planner:
             declared=declared,
             groups=groups,
             expiration_ms=self.config.transactional_id_expiration_ms,
-            # In a live directory the logs were read before the journal: they prove nothing.
+            # In a live directory the logs may be newer than the journal: they prove nothing.
             can_commit=CommitJudge(groups, None if self.evidence.in_use else known),
         )
         self._add(journal.findings, 4)

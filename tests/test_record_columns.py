@@ -174,6 +174,31 @@ def test_the_replay_does_not_see_how_records_were_cut_into_batches(
     assert replayed(reduced_parts) == replayed([*one_by_one])
 
 
+@given(
+    sequences=st.lists(
+        st.one_of(st.integers(1, 30), st.integers(2**64 - 3, 2**64 - 1)), min_size=9, max_size=60
+    ),
+    cut=st.integers(0, 60),
+)
+def test_sequences_that_jump_and_repeat_are_counted_one_by_one(
+    sequences: list[int], cut: int
+) -> None:
+    """Counted by hand, with one sequence after the other."""
+    records = [Record(b"orders", 0, at, b"p", seq) for at, seq in enumerate(sequences)]
+    index = ProducerIndex("orders", 0)
+    for part in (records[:cut], records[cut:]):
+        index.visit(batch_of(part))
+    (run,) = index._runs.values()
+    highest, gaps, repeats = sequences[0], 0, 0
+    for seq in sequences[1:]:
+        repeats += seq <= highest
+        gaps += seq > highest + 1
+        highest = max(highest, seq)
+    assert (run.records, run.gaps, run.duplicates) == (len(sequences), gaps, repeats)
+    assert (run.first_sequence, run.last_sequence) == (sequences[0], highest)
+    assert (run.first_offset, run.last_offset) == (0, len(sequences) - 1)
+
+
 def test_many_records_of_one_producer_are_one_row() -> None:
     records = [Record(b"orders", 0, at, b"p", at + 1, 0, b"x" * 90) for at in range(20_000)]
     small = batch_of(records).for_replay()

@@ -186,7 +186,9 @@ class TextColumn:
             known: dict[bytes, int] = {}
             codes = [known.setdefault(value, len(known)) for value in self.values()]
             return list(known), np.array(codes, np.int64)
-        first = _first_rows(np.stack([*words, self.length.astype(np.uint64)]))
+        if self._common_length() is None:
+            words.append(self.length.astype(np.uint64))
+        first = _first_rows(np.stack(words))
         heads = np.flatnonzero(first == np.arange(count))
         numbers = np.empty(count, np.int64)
         numbers[heads] = np.arange(len(heads))

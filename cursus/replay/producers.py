@@ -22,8 +22,13 @@ from cursus import layout
 from cursus.findings import Finding, FormatError, finding
 from cursus.formats import checkpoints
 from cursus.formats.checkpoints import ProducerCheckpoint, ProducerEntry
+from cursus.formats.record_columns import UInt64s
 from cursus.replay.interfaces import Evidence, RecordBatch, UnreadableError
+from cursus.replay.reduced import grouped, spans
 from cursus.replay.segments import PartitionLog
+
+#: Pieces of one run in one batch from which on arrays are faster than a loop.
+_MANY: Final = 8
 
 
 @dataclass(slots=True)
@@ -64,6 +69,29 @@ class ProducerState:
     findings: tuple[Finding, ...]
 
 
+def _join(run: ProducerRun, first: int, last: int) -> None:
+    """Go on with a run by records whose sequences ascend by one from ``first`` to ``last``."""
+    if first <= run.last_sequence:
+        # Up to the highest sequence so far they repeat; behind it they go on without a gap.
+        run.duplicates += min(last, run.last_sequence) - first + 1
+    elif first != run.last_sequence + 1:
+        run.gaps += 1
+    run.records += last - first + 1
+    run.last_sequence = max(run.last_sequence, last)
+
+
+def _join_many(run: ProducerRun, first: UInt64s, last: UInt64s) -> None:
+    """As :func:`_join`, for one after the other."""
+    one = np.uint64(1)
+    highest = np.maximum.accumulate(np.append(np.uint64(run.last_sequence), last))
+    before = highest[:-1]
+    again = first <= before
+    run.duplicates += int((np.minimum(last, before)[again] - first[again] + one).sum())
+    run.gaps += int(np.count_nonzero(~again & (first - before != one)))
+    run.records += int((last - first + one).sum())
+    run.last_sequence = int(highest[-1])
+
+
 class ProducerIndex:
     """Collects the producers of one partition while its log is scanned."""
 
@@ -80,47 +108,33 @@ class ProducerIndex:
         found = batch.producer_runs()
         if not len(found):
             return
-        names = [found.producers[code] for code in found.producer.tolist()]
-        runs = zip(
-            names,
-            found.epoch.tolist(),
-            found.first_sequence.tolist(),
-            found.last_sequence.tolist(),
-            found.first_offset.tolist(),
-            found.last_offset.tolist(),
-            strict=True,
-        )
-        for run in runs:
-            self._take(*run)
-        for name in names:  # producers stay in the order in which they appear
+        for name in found.producers:  # producers stay in the order in which they appear
             self._last.setdefault(name, ProducerEntry(0, 0))
-        for at in np.argsort(found.last_row).tolist():
+        latest = np.zeros(len(found.producers), np.intp)
+        by_last = np.argsort(found.last_row)
+        latest[found.producer[by_last]] = by_last  # of several the last one stays
+        for name, at in zip(found.producers, latest.tolist(), strict=True):
             entry = (found.epoch[at], found.last_sequence[at], found.last_offset[at])
-            self._last[names[at]] = ProducerEntry(*map(int, entry))
-
-    def _take(
-        self,
-        producer: bytes,
-        epoch: int,
-        first: int,
-        last: int,
-        first_offset: int,
-        last_offset: int,
-    ) -> None:
-        """Go on with a run by records whose sequences ascend by one from ``first`` to ``last``."""
-        run = self._runs.get((producer, epoch))
-        if run is None:
-            self._runs[producer, epoch] = run = ProducerRun(
-                producer, epoch, first, last, first_offset, last_offset, records=0
-            )
-        elif first <= run.last_sequence:
-            # Up to the highest sequence so far they repeat; behind it they go on without a gap.
-            run.duplicates += min(last, run.last_sequence) - first + 1
-        elif first != run.last_sequence + 1:
-            run.gaps += 1
-        run.records += last - first + 1
-        run.last_sequence = max(run.last_sequence, last)
-        run.last_offset = last_offset
+            self._last[name] = ProducerEntry(*map(int, entry))
+        order, heads = grouped(found.producer, found.epoch)
+        first, last = found.first_sequence[order], found.last_sequence[order]
+        firsts, lasts = first.tolist(), last.tolist()
+        codes, epochs = found.producer[order].tolist(), found.epoch[order].tolist()
+        begins, ends = found.first_offset[order].tolist(), found.last_offset[order].tolist()
+        for begin, end in spans(heads, len(order)):
+            key = (found.producers[codes[begin]], epochs[begin])
+            run = self._runs.get(key)
+            if run is None:
+                # As if the sequence before had been seen: the first one is no gap.
+                sequence, offset = firsts[begin], begins[begin]
+                run = ProducerRun(*key, sequence, sequence - 1, offset, offset, records=0)
+                self._runs[key] = run
+            if end - begin > _MANY:
+                _join_many(run, first[begin:end], last[begin:end])
+            else:
+                for at in range(begin, end):
+                    _join(run, firsts[at], lasts[at])
+            run.last_offset = ends[end - 1]
 
     def finish(self, evidence: Evidence, log: PartitionLog, *, opens: bool) -> ProducerState:
         """Put log and checkpoint together.

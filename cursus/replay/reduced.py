@@ -221,10 +221,10 @@ def transaction_rows(columns: RecordColumns) -> list[TransactionRow]:
         return []
     ids, codes = columns.transactional_id.rows(chosen).distinct()
     epochs = columns.epoch[chosen]
-    order, heads = _grouped(codes, epochs)
+    order, heads = grouped(codes, epochs)
     rows: list[tuple[int, TransactionRow]] = []
     marked = marked[chosen]
-    for begin, end in _spans(heads, len(order)):
+    for begin, end in spans(heads, len(order)):
         group = order[begin:end]
         key = (ids[int(codes[group[0]])], int(epochs[group[0]]))
         at = 0
@@ -272,7 +272,7 @@ def producer_runs(columns: RecordColumns) -> ProducerRuns:
         return producer_runs_of(())
     producers, codes = columns.producer_id.rows(chosen).distinct()
     epochs, sequences = columns.epoch[chosen], columns.sequence[chosen]
-    order, heads = _grouped(codes, epochs)
+    order, heads = grouped(codes, epochs)
     in_order = sequences[order]
     begins = np.ones(len(order), np.bool_)
     # A sequence above 0 is never one more than the highest one: nothing wraps here.
@@ -312,7 +312,7 @@ def aggregate_events(columns: RecordColumns) -> AggregateEvents:
     )
 
 
-def _grouped(codes: Int64s, epochs: Int64s) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def grouped(codes: Int64s, epochs: Int64s) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows ordered by (code, epoch), file order within; and where each group begins."""
     if not bool((epochs == epochs[0]).all()):
         # The codes of epochs are below the number of rows, and so are the others.
@@ -326,5 +326,6 @@ def _grouped(codes: Int64s, epochs: Int64s) -> tuple[NDArray[np.intp], NDArray[n
     return order, np.flatnonzero(changes)
 
 
-def _spans(heads: NDArray[np.intp], count: int) -> Iterable[tuple[int, int]]:
+def spans(heads: NDArray[np.intp], count: int) -> Iterable[tuple[int, int]]:
+    """Where each group begins and ends."""
     return zip(heads.tolist(), [*heads[1:].tolist(), count], strict=True)

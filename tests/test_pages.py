@@ -26,7 +26,7 @@ from browse_help import Site, site
 from cursus.findings import CATALOGUE
 from cursus.formats.record import Record, decode, encode_frame
 from inspect_db import verdict
-from inspect_db.datasette import addresses, drawing
+from inspect_db.datasette import addresses, drawing, pages
 from inspect_db.queries_catalogue import named_queries
 from inspect_db.record_fields import fields_of
 from inspect_db.values import from_name
@@ -520,6 +520,13 @@ def test_offsets_at_the_edge_are_drawn() -> None:
     image = str(drawing.partition(document, [segment(top - 5, top)]))
     assert "nan" not in image
     assert "inf" not in image
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, {"a": [1, {"b": None}]}, 2**70, 1.5, "\udcff", {"x": "\udc80"}, "é\u202e\\"]
+)
+def test_documents_are_written_as_the_commands_write_them(value: Any) -> None:
+    assert pages.json_answer(value).body == json.dumps(value, indent=2) + "\n"
 
 
 # -- twins and limits -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+import msgspec
 from datasette.utils import tilde_decode
 from datasette.utils.asgi import Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -136,8 +137,16 @@ def html_answer(datasette: Any, template: str, status: int = 200, **values: Any)
 
 def json_answer(document: Any, status: int = 200) -> Any:
     """A document; names that are not UTF-8 keep their bytes as lone surrogates."""
-    text = json.dumps(document, indent=2, ensure_ascii=True) + "\n"
-    return _json(text, status)
+    return _json(f"{_indented(document)}\n", status)
+
+
+def _indented(document: Any) -> str:
+    """``json.dumps(document, indent=2)``, several times as fast where names are UTF-8."""
+    text = json.dumps(document)
+    try:
+        return msgspec.json.format(text, indent=2)
+    except msgspec.DecodeError:  # a lone surrogate, which is a byte that is not UTF-8
+        return json.dumps(document, indent=2)
 
 
 def _json(text: str, status: int = 200) -> Any:

@@ -75,15 +75,18 @@ def walk(
     wanted = min(lanes, filled // max(frame_bytes * _FRAMES_A_LANE, 4 * MIN_RECORD_BYTES))
     if wanted < 2 * _FEW:
         return _plain(buffer, 0, filled)
-    places = _places(buffer, filled, needle, guesses, wanted)
-    if len(places) < 2 * _FEW:
-        return _plain(buffer, 0, filled)
-    starts, proven, stop, invalid = _lockstep(buffer, data, filled, places)
-    if not proven:
-        rest = _plain(buffer, stop, filled)
-        starts = np.concatenate((starts, rest.starts))
-        stop, invalid = rest.stop, rest.invalid
-    return Walked(starts, stop, invalid)
+    while True:
+        places = _places(buffer, filled, needle, guesses, wanted)
+        if len(places) < 2 * _FEW:
+            return _plain(buffer, 0, filled)
+        starts, proven, stop, invalid = _lockstep(buffer, data, filled, places)
+        if proven:
+            return Walked(starts, stop, invalid)
+        if guesses is None:
+            break
+        guesses = None  # an index of something else: search instead
+    rest = _plain(buffer, stop, filled)
+    return Walked(np.concatenate((starts, rest.starts)), rest.stop, rest.invalid)
 
 
 def _plain(buffer: bytearray, begin: int, end: int) -> Walked:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Condition, Lock
 from typing import Final, NoReturn
 
@@ -318,24 +318,9 @@ class WritablePartition(ReadablePartition):
     def _break(self, error: BaseException) -> NoReturn:
         """Take no more writes; raise what the caller has to know."""
         self._commit.fail(error)
-        if self.internal:
-            self._take_back()
         if isinstance(error, OSError):
             raise self._unavailable() from error
         raise error
-
-    def _take_back(self) -> None:
-        """Cut off what a write that failed has left of its frame, as well as that goes.
-
-        A full disk takes half a frame, and a torn tail of the internal topic
-        refuses every start (README.md decision 13). Nobody was told that this
-        record is there; whole frames stay, since of those nobody knows.
-        """
-        whole = self._active.log.size
-        with suppress(OSError), self._fs.open(self._active.log.path) as log:
-            if log.size > whole:
-                log.truncate(whole)
-                log.fsync()
 
     def _must_be_writable(self) -> None:
         if self._commit.failure is not None or self._closed:

@@ -53,8 +53,11 @@ def fill(
         if options.update:
             try:
                 check(target, evidence.log_dir, options)
-                copy_index(target, unfinished)
-                return _Fill(evidence, target, unfinished, options, progress).update()
+                writing_out = copy_index(target, unfinished)
+                try:
+                    return _Fill(evidence, target, unfinished, options, progress).update()
+                finally:
+                    writing_out.join()
             except NotUpdatable as reason:
                 full = str(reason)
             except (KeptError, apsw.CorruptError, apsw.NotADBError):

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -84,8 +86,12 @@ def _item(
     return Item(ids[entry.path], files, entry, aggregates)
 
 
-def copy_index(target: str, unfinished: str) -> None:
-    """A copy of the old index to work on; shared blocks where the file system has them."""
+def copy_index(target: str, unfinished: str) -> threading.Thread:
+    """A copy of the old index to work on; shared blocks where the file system has them.
+
+    Most of it stays as it is, so it begins to go to disk at once, while the rest is
+    being made. The thread that waits for that is to be joined.
+    """
     with open(target, "rb") as source, open(unfinished, "r+b") as copy:
         left = os.fstat(source.fileno()).st_size
         try:
@@ -99,6 +105,19 @@ def copy_index(target: str, unfinished: str) -> None:
             copy.seek(0)
             copy.truncate()
             shutil.copyfileobj(source, copy, 1 << 20)
+    thread = threading.Thread(target=_write_out, args=(unfinished,), daemon=True)
+    thread.start()
+    return thread
+
+
+def _write_out(path: str) -> None:
+    # What fails here fails again when the index is published, and is told then.
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
 
 def check(target: str, log_dir: str, options: BuildOptions) -> None:

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import index_help
 import pytest
 
 from inspect_db import fixtures, load
 from inspect_db.index import open_index
+from inspect_db.load import fill
 
 OLD = "small-healthy"
 LARGE = "shop-healthy"
@@ -291,6 +293,25 @@ def test_a_killed_worker_ends_the_build(tmp_path: Path) -> None:
         load.build(str(index_help.log_dir(LARGE)), str(target), options(LARGE, jobs=3), kill)
     assert len(seen) == 2
     assert gone(seen)
+    assert intact(target, before)
+
+
+def test_a_failure_between_two_segments_ends_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index cannot take what a scan left, while others are still scanning."""
+    target, before = old_index(tmp_path)
+    seen: list[int] = []
+
+    def fail(*_: object) -> None:
+        seen.extend(workers_of(os.getpid()))
+        raise apsw.FullError("full")
+
+    monkeypatch.setattr(fill._Fill, "_write_down", fail)
+    with pytest.raises(load.BuildError, match="no space left"):
+        load.build(str(index_help.log_dir(LARGE)), str(target), options(LARGE, jobs=3))
+    assert len(seen) == 2
+    assert not workers_of(os.getpid())
     assert intact(target, before)
 
 

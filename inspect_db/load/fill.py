@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import Final
 
 import apsw
@@ -111,13 +112,15 @@ class _Fill:
         for file_id, files, kept in start.kept:
             known.add(file_id, files, kept.judged)
             largest.add(files.ref, kept.largest)
-        for scanned in self._scan(start):
-            self._write_down(writer, scanned)
-            known.add(scanned.item.file_id, scanned.item.files, scanned.judged)
-            largest.add(scanned.item.files.ref, scanned.largest)
-            blocks = scanned.blocks
-            if blocks is not None:
-                start.contents[scanned.item.entry.path] = Content(blocks.content, blocks.whole)
+        # Closed whatever happens between two segments, so that no worker outlives the build.
+        with closing(self._scan(start)) as scans:
+            for scanned in scans:
+                self._write_down(writer, scanned)
+                known.add(scanned.item.file_id, scanned.item.files, scanned.judged)
+                largest.add(scanned.item.files.ref, scanned.largest)
+                blocks = scanned.blocks
+                if blocks is not None:
+                    start.contents[scanned.item.entry.path] = Content(blocks.content, blocks.whole)
         connection.execute("begin")
         judged = plan(evidence, options.config, options.as_of, judge=known.judge)
         load_files(writer, evidence, start.contents, hashes=options.hashes)
@@ -140,7 +143,7 @@ class _Fill:
             full=self.full,
         )
 
-    def _scan(self, start: Start) -> Iterator[Scanned]:
+    def _scan(self, start: Start) -> Generator[Scanned, None, None]:
         jobs = pool.processes(self.options, start.items)
         if jobs > 1:
             yield from pool.scan_shared(

@@ -14,10 +14,12 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
+import apsw
+
 from cursus.evidence.walk import LogDirectory, LogDirectoryError
 from cursus.formats import timestamps
 from cursus.formats.display import safe_text
-from inspect_db.index import open_index
+from inspect_db.index import IndexFileError, open_index
 from inspect_db.load import BuildError, BuildOptions, build
 from inspect_db.values import from_name
 
@@ -123,7 +125,7 @@ def watch(
                 # What changed meanwhile is looked at again, even if nothing moves any more.
                 seen = None if result.changed else stamps
                 trouble = ""
-        except (BuildError, LogDirectoryError) as error:
+        except (BuildError, LogDirectoryError, IndexFileError, apsw.Error) as error:
             if state is None:
                 raise BuildError(safe_text(str(error))) from None
             if str(error) != trouble:

@@ -39,6 +39,8 @@ from inspect_db.load.writer import Writer, open_for_writing, prepare
 
 #: Longer than any tick of the kernel's clock (HZ = 100 is the slowest).
 TICK_NS: Final = 20_000_000
+#: What SQLite says of an index that is not what we wrote.
+_DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError)
 
 
 def fill(
@@ -61,7 +63,7 @@ def fill(
                     writing_out.join()
             except NotUpdatable as reason:
                 full = str(reason)
-            except (KeptError, apsw.CorruptError, apsw.NotADBError):
+            except (KeptError, *_DAMAGED):
                 full = "the index is damaged"
             os.truncate(unfinished, 0)
         return _Fill(evidence, target, unfinished, options, progress, full).from_nothing()
@@ -99,7 +101,11 @@ class _Fill:
     def update(self) -> BuildResult:
         """On top of a copy of the old index."""
         try:
-            return self._run(from_index(self.connection, self.evidence))
+            try:
+                start = from_index(self.connection, self.evidence)
+            except (ValueError, TypeError, apsw.SQLError):
+                raise NotUpdatable("the index is damaged") from None
+            return self._run(start)
         finally:
             self.connection.close()
 

@@ -168,7 +168,7 @@ def test_every_member_of_the_json_is_documented() -> None:
     assert tables["A finding"] == set(finding_json(item))
     assert tables["What is lost"] == set(lost_json(item.lost) or {})
     action = Action(2, "cut_log", "a", 0, "why")
-    others = {"expire_transaction", "create_internal_topic"}
+    others = {"expire_transaction", "create_internal_topic", "grow_internal_topic"}
     kinds = set(ACTION_KINDS.values()) | others
     assert tables["An action"] == set(action_json(action)) | kinds
     with tempfile.TemporaryDirectory() as folder, LogDirectory.at(folder) as evidence:

@@ -374,6 +374,20 @@ def test_a_lock_that_is_no_file_refuses_before_everything_else(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == [layout.LOG_DIR_LOCK]
 
 
+def test_an_internal_topic_of_two_partitions_is_grown_as_foreseen(tmp_path: Path) -> None:
+    Runtime.start(str(tmp_path)).close()
+    manifest = tmp_path / layout.MANIFEST
+    manifest.write_text(manifest.read_text().replace('"partitions": 4', '"partitions": 2'))
+    for path in (tmp_path / layout.INTERNAL_TOPIC).glob("partition_[23]*"):
+        path.unlink()
+    foreseen = judged(tmp_path, this_machine())
+    assert [action.kind for action in foreseen.actions] == ["grow_internal_topic"]
+    with Runtime.start(str(tmp_path)) as runtime:
+        assert runtime.storage is not None
+        assert runtime.storage.topics[layout.INTERNAL_TOPIC].partitions == 4
+    assert judged(tmp_path, this_machine()).actions == ()
+
+
 def test_a_link_to_the_directory_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")

@@ -66,6 +66,9 @@ Verdict = Literal[
 Outcome = Literal["passed", "repairs", "refuses", "not_reached"]
 Sink = Callable[[RecordBatch], None]
 
+#: What a start gives ``__consumer_offsets`` at least (consumer-metadata.md section 1).
+_INTERNAL_PARTITIONS: Final = 4
+
 _VERDICTS: Final[Mapping[Effect, Verdict]] = {
     "refuses": "refuses",
     "unknown": "undetermined",
@@ -134,9 +137,9 @@ class StartupConfig:
 class Action:
     """One thing that a start would do to the directory.
 
-    ``kind`` as in :data:`ACTION_KINDS`; ``expire_transaction`` and
-    ``create_internal_topic`` follow from no finding of their own. ``detail`` is
-    that of the finding.
+    ``kind`` as in :data:`ACTION_KINDS`; ``expire_transaction``,
+    ``create_internal_topic`` and ``grow_internal_topic`` follow from no finding
+    of their own. ``detail`` is that of the finding.
     """
 
     step: Step
@@ -431,7 +434,7 @@ class _Planner:
         if internal is not None:
             count = internal.definition.partitions if internal.definition else 0
             count = max(count, max(internal.partitions, default=-1) + 1)
-        replay = ConsumerReplay(max(4, count))
+        replay = ConsumerReplay(max(_INTERNAL_PARTITIONS, count))
         if internal is not None:
             self._scan_topic(internal, replay)
         failure = next((item for item in self.found[3] if _stops(item)), None)
@@ -589,6 +592,10 @@ def _actions(
     if manifest.definitions is not None and layout.INTERNAL_TOPIC not in manifest.by_name:
         text = f"create {layout.INTERNAL_TOPIC} and declare it in the manifest"
         yield Action(3, "create_internal_topic", layout.INTERNAL_TOPIC, None, text)
+    declared = manifest.by_name.get(layout.INTERNAL_TOPIC)
+    if declared is not None and declared.partitions < _INTERNAL_PARTITIONS:
+        text = f"grow {layout.INTERNAL_TOPIC} to {_INTERNAL_PARTITIONS} partitions"
+        yield Action(3, "grow_internal_topic", layout.INTERNAL_TOPIC, None, text)
     for step in steps:
         for item in step.findings:
             kind = ACTION_KINDS.get(item.code)

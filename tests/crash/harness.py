@@ -130,10 +130,6 @@ class Workload:
     before: Sequence[Operation] = ()
 
 
-class MarkError(AssertionError):
-    """The engine refused an operation that the workload expects to succeed."""
-
-
 def record(workload: Workload, wrap: Wrap = lambda system: system) -> Recording:
     """Run a workload on a file system in memory and note everything.
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from cursus import layout
 from cursus.layout import FileKind, Name
-from cursus.replay.segments import PartitionLog
+from cursus.replay.segments import MAX_INDEX_BYTES, PartitionLog
 from cursus.storage.durable import FILE_MODE, FileSystem
 from cursus.storage.errors import RefusedError
 from cursus.storage.segment_files import (
@@ -30,6 +30,13 @@ from cursus.storage.segment_files import (
 
 _DELETED: Final = frozenset({FileKind.DELETED_LOG, FileKind.DELETED_INDEX})
 _REMOVED: Final = _DELETED | {FileKind.COMPACTION_TEMP, FileKind.COMPACTION_MARKER}
+#: What the judgement says of an index whose bytes an opening has to change.
+_OUT_OF_ORDER: Final = {
+    "index_entry_not_increasing",
+    "index_entry_beyond_log",
+    "index_stray_entry",
+    "index_size_unaligned",
+}
 
 
 @dataclass(slots=True)
@@ -183,6 +190,7 @@ def _recover(
 ) -> ActiveSegment:
     assert found.active is not None
     base = found.active.segment.base
+    index = layout.topic_file(paths.topic, layout.segment_index(paths.partition, base))
     make_writable(fs, paths.log(base))
     make_writable(fs, paths.index(base))
     if found.cut is not None:
@@ -190,7 +198,10 @@ def _recover(
             log.truncate(found.cut[1])
             log.fsync()
         fs.sync_directory(paths.directory)
-    return open_segment(fs, paths, base, shape)
+    in_order = shape.size <= MAX_INDEX_BYTES and not any(
+        item.code in _OUT_OF_ORDER and item.path == index for item in found.findings
+    )
+    return open_segment(fs, paths, base, shape, index_in_order=in_order)
 
 
 def make_writable(fs: FileSystem, path: str) -> None:

@@ -182,14 +182,24 @@ def create_segment(
 
 
 def open_segment(
-    fs: FileSystem, paths: PartitionPaths, base: int, shape: IndexShape
+    fs: FileSystem,
+    paths: PartitionPaths,
+    base: int,
+    shape: IndexShape,
+    *,
+    index_in_order: bool = False,
 ) -> ActiveSegment:
-    """The active segment as its log leaves it; its index is brought in order."""
+    """The active segment as its log leaves it; its index is brought in order.
+
+    ``index_in_order``: somebody has looked, and there are zeros behind its entries.
+    """
     path = paths.log(base)
     status = fs.status(path)
     log = fs.open(path)
     try:
-        index, used, last_entry = _open_index(fs, paths.index(base), log.size, shape)
+        index, used, last_entry = _open_index(
+            fs, paths.index(base), log.size, shape, in_order=index_in_order
+        )
     except BaseException:
         log.close()
         raise
@@ -216,7 +226,7 @@ def _empty_index(fs: FileSystem, path: str, shape: IndexShape) -> WritableFile:
 
 
 def _open_index(
-    fs: FileSystem, path: str, log_bytes: int, shape: IndexShape
+    fs: FileSystem, path: str, log_bytes: int, shape: IndexShape, *, in_order: bool
 ) -> tuple[WritableFile, int, tuple[int, int]]:
     """The index, the bytes of its valid entries, and the last one of them."""
     if fs.status(path) is None:
@@ -224,7 +234,7 @@ def _open_index(
     used, last = _valid_entries(fs, path, log_bytes, shape)
     index = fs.open(path)
     try:
-        if index.size > used:
+        if index.size > used and not (in_order and index.size == shape.size):
             index.truncate(used)
         if index.size != shape.size:
             index.truncate(shape.size)

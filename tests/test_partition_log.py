@@ -631,6 +631,9 @@ def test_an_opening_makes_durable_what_it_read(tmp_path: Path) -> None:
         ("sync_directory", TOPIC),
         ("sync_directory", tmp_path.name),
     ]
+    trace.clear()
+    opened(tmp_path, observer=trace.append, sync_names=False).close()
+    assert [item.kind for item in trace] == ["fsync"]
 
 
 def test_a_closed_segment_that_becomes_the_last_one_is_made_writable(tmp_path: Path) -> None:

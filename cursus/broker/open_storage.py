@@ -119,8 +119,9 @@ class OpenStorage:
     def _open_topic(self, definition: TopicDefinition, wanted: range, plan: Plan | None) -> None:
         """Open partitions from what the plan found; without one they were just made."""
         settings = self._log_settings(definition)
-        # Once for all of them: a topic of many partitions has many names.
-        names = self._files.list_directory(f"{self.log_dir}/{definition.name}")
+        # Listed and synced once for all of them: a topic may have many partitions.
+        directory = f"{self.log_dir}/{definition.name}"
+        names = self._files.list_directory(directory)
         for partition in wanted:
             key = (definition.name, partition)
             found = empty_log(*key) if plan is None else plan.partitions[key]
@@ -133,12 +134,16 @@ class OpenStorage:
                 clock=self._machine.now_ns,
                 lock=self._machine.lock_partition,
                 names=names,
+                sync_names=False,
             )
             known = plan.producers[key].effective if plan is not None else {}
             self.producers[key] = Idempotence(dict(known))
             self._durable_producers[key] = dict(known)
             if self.step == 5:
                 self._checkpoints[key] = self._new_checkpoints(key, self.partitions[key], None)
+        if wanted:
+            self._files.sync_directory(directory)
+            self._files.sync_directory(self.log_dir)
 
     def _log_settings(self, definition: TopicDefinition) -> LogSettings:
         policy = definition.policy

@@ -114,12 +114,15 @@ class PartitionStore(WritablePartition):
         lock: TakeLock | None = lock_partition,
         on_durable: OnDurable | None = None,
         names: Sequence[str] | None = None,
+        sync_names: bool = True,
         open_segments: int = OPEN_SEGMENTS,
     ) -> Self:
         """Open what the plan found; ``found`` is ``None`` for a partition that is new.
 
         The caller holds the lock of ``log_dir`` since before the plan was made.
         ``names``: the names in the topic's directory, where the caller has them.
+        ``sync_names``: False for a caller who opens many partitions of a topic and
+        syncs its directory and ``log_dir`` afterwards, before anything is written.
         ``lock``: how the partition's lock is taken; ``None`` where no other
         process can be (a file system in memory).
 
@@ -131,7 +134,9 @@ class PartitionStore(WritablePartition):
         make_topic_directory(fs, paths)
         held = _take(lock, paths)
         try:
-            opened = apply_opening(fs, paths, found, shape_of(settings), clock(), names)
+            opened = apply_opening(
+                fs, paths, found, shape_of(settings), clock(), names, sync_names=sync_names
+            )
             return cls(fs, paths, opened, settings, clock, held, on_durable, open_segments)
         except BaseException:
             if held is not None:

@@ -89,6 +89,8 @@ def apply_opening(
     shape: IndexShape,
     now_ns: int,
     names: Sequence[str] | None = None,
+    *,
+    sync_names: bool = True,
 ) -> OpenedLog:
     """Steps 3 to 11 of segments.md section 9.
 
@@ -120,8 +122,9 @@ def apply_opening(
         # After a process was killed its last writes may be in memory only: what is
         # read back as recovered must not be able to go away once more.
         active.log.fsync()
-        fs.sync_directory(paths.directory)
-        fs.sync_directory(paths.log_dir)
+        if sync_names:
+            fs.sync_directory(paths.directory)
+            fs.sync_directory(paths.log_dir)
     except BaseException:
         active.close()
         raise

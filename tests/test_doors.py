@@ -28,7 +28,7 @@ EXEMPT = {
 }
 #: Of ``os``: what only handles names and process facts.
 HARMLESS = {"path", "fsencode", "fsdecode", "sep", "PathLike", "getpid", "environ", "cpu_count"}
-HARMLESS_PATH = {"join", "dirname", "basename", "abspath", "normpath", "split", "sep"}
+HARMLESS_PATH = {"join", "dirname", "basename", "abspath", "normpath", "split", "sep", "realpath"}
 MODULES = {"shutil", "tempfile", "pathlib", "mmap", "io", "fcntl", "glob", "subprocess", "ctypes"}
 
 

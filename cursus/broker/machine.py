@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import timestamps
 from cursus.replay.interfaces import Evidence
-from cursus.storage.durable import DIRECTORY_MODE, FileSystem, real_file_system
+from cursus.storage.durable import FileSystem, real_file_system
 from cursus.storage.locks import HeldLock, TakeLock, lock_log_directory, lock_partition
 
 _FILES: Final = real_file_system()
@@ -66,9 +66,10 @@ def _make_log_dir(log_dir: str) -> None:
     if not log_dir.strip():
         raise ValueError("log_dir is empty")
     missing, path = [], os.path.abspath(log_dir)
-    while not os.path.lexists(path):
+    while _FILES.status(path) is None:
         missing.append(path)
         path = os.path.dirname(path)
-    os.makedirs(log_dir, mode=DIRECTORY_MODE, exist_ok=True)
     for made in reversed(missing):
+        with suppress(FileExistsError):  # another process made it: its lock decides
+            _FILES.make_directory(made)
         _FILES.sync_directory(os.path.dirname(made))

@@ -24,7 +24,7 @@ sections 2.2, 4, 6; manifest.md section 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from threading import RLock
@@ -45,7 +45,7 @@ from cursus.storage.aggregate_store import AggregateStore
 from cursus.storage.checkpoint_store import PartitionCheckpoints
 from cursus.storage.compaction import CompactionResult
 from cursus.storage.consumer_log import ConsumerLog
-from cursus.storage.errors import StoreError, WriteRefusedError
+from cursus.storage.errors import StoreError, WriteRefusedError, reason
 from cursus.storage.journal_store import JournalStore
 from cursus.storage.log_settings import LogSettings
 from cursus.storage.manifest_store import ManifestStore, TopicChange, empty_log
@@ -116,7 +116,9 @@ class OpenStorage:
         self.step = 5
         self._reconcile(plan)
 
-    def _open_topic(self, definition: TopicDefinition, wanted: range, plan: Plan | None) -> None:
+    def _open_topic(
+        self, definition: TopicDefinition, wanted: Iterable[int], plan: Plan | None
+    ) -> None:
         """Open partitions from what the plan found; without one they were just made."""
         settings = self._log_settings(definition)
         # Listed and synced once for all of them: a topic may have many partitions.
@@ -265,11 +267,26 @@ class OpenStorage:
             if name not in self._manifest.definitions:
                 self._require_unreferenced(name)
             change = self._manifest.create(name, given)
-            self._open_topic(change.definition, change.opened, None)
+            self._open_missing(change.definition)
             settings = self._log_settings(change.definition)
             for partition in range(change.definition.partitions):
                 self.partitions[name, partition].settings = settings
             return change
+
+    def _open_missing(self, definition: TopicDefinition) -> None:
+        """Open partitions that were just made, or whose opening failed the last time.
+
+        Raises ``StoreError``; what is declared stays so, and the same request, sent
+        again, opens the rest.
+        """
+        name = definition.name
+        missing = [p for p in range(definition.partitions) if (name, p) not in self.partitions]
+        try:
+            if missing:
+                self._open_topic(definition, missing, None)
+        except OSError as error:
+            text = f'topic "{name}" is declared, but not open: {reason(error)}; ask again'
+            raise StoreError("topic_storage_write_failed", text, path=name) from error
 
     def delete_topic(self, name: str) -> bool:
         """Delete a topic with the groups that name it; False when its directory is still there."""
@@ -289,19 +306,20 @@ class OpenStorage:
                 release=lambda: self._release(name),
                 forget=lambda: self._forget(name),
             )
-            self._open_topic(definition, range(definition.partitions), None)
+            self._open_missing(definition)
             return definition
 
     def _release(self, topic: str) -> None:
         """Close everything that holds files of a topic."""
-        with self._aggregate_lock:
+        with self._aggregate_lock, ExitStack() as stack:
             for key in [key for key in self.partitions if key[0] == topic]:
                 self._checkpoints.pop(key, None)
-                if key in self._aggregates:
-                    self._aggregates.pop(key).close()
-                self.partitions.pop(key).close()
                 self.producers.pop(key, None)
                 self._durable_producers.pop(key, None)
+                # All of them, whatever one of them says: nobody may write there any more.
+                stack.callback(self.partitions.pop(key).close)
+                if key in self._aggregates:
+                    stack.callback(self._aggregates.pop(key).close)
 
     def _forget(self, topic: str) -> None:
         """Remove the groups and the references of transactions to a topic that is gone."""
@@ -348,8 +366,10 @@ class OpenStorage:
         log = self.partition(*key)
         if not any(record.producer_id for record in records):
             return log.append_batch(records)
-        producers = self.producers[key]
-        active = self._manifest.definitions[topic].idempotent
+        producers, definition = self.producers.get(key), self._manifest.definitions.get(topic)
+        if producers is None or definition is None:
+            raise StoreError("topic_not_found", f'topic "{topic}" is being deleted', path=topic)
+        active = definition.idempotent
         with self._stripe(key):
             known = Idempotence(dict(producers.state))
             due: list[Record] = []
@@ -367,7 +387,7 @@ class OpenStorage:
             # What is a duplicate may be on its way to the disk: it is acknowledged there too.
             end = log.flushed
         log.wait(end)
-        if due:
+        if due and self.partitions.get(key) is log:  # not another life of this topic by now
             self._note_durable(key, due)
         return offsets
 
@@ -377,7 +397,7 @@ class OpenStorage:
         One ahead of its log would make a producer's retry a duplicate of nothing.
         """
         with self._stripe(key):
-            known = self._durable_producers[key]
+            known = self._durable_producers.get(key, {})  # {}: its topic is gone by now
             for record in records:
                 name, epoch, sequence = _producer(record)
                 held = known.get(name)
@@ -411,7 +431,7 @@ class OpenStorage:
     def _grow_internal(self, wanted: int) -> int:
         """Called under the group lock by whoever registers; takes the topic lock above it."""
         change = self._manifest.ensure_internal_topic(wanted)
-        self._open_topic(change.definition, change.opened, None)
+        self._open_missing(change.definition)
         return change.definition.partitions
 
     # -- transactions -------------------------------------------------------------------------

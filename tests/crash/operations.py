@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from crash.world import Group, Log, Topic, World
 from cursus.broker.open_storage import OpenStorage
@@ -301,6 +302,23 @@ class SaveSnapshot(Operation):
     def after(self, world: World) -> Stages:
         world.snapshots[self.topic, self.partition][self.key] = (self.version, self.payload)
         yield world
+
+
+@dataclass(frozen=True)
+class PublishUnderCheckpoint(Publish):
+    """Records that are written when a checkpoint comes, and not on the disk yet."""
+
+    def run(self, storage: OpenStorage) -> Any:
+        log = storage.partition(self.topic, self.partition)
+        wait = log.wait
+
+        def checkpoint_first(end: int) -> None:
+            with patch.object(log, "wait", wait):
+                storage.checkpoint()
+            wait(end)
+
+        with patch.object(log, "wait", checkpoint_first):
+            return storage.publish(self.topic, self.partition, self.records)
 
 
 def records(

@@ -25,6 +25,7 @@ from crash.operations import (
     Journal,
     Operation,
     Publish,
+    PublishUnderCheckpoint,
     Register,
     Retain,
     SaveSnapshot,
@@ -62,6 +63,28 @@ def produce() -> Workload:
             publish("orders", 0, "y" * 700),
             publish("orders", 0, long + "after", producer="p", first=6),
             publish("orders", 0, *(f"z{n}" for n in range(9))),
+            Checkpoint(),
+        ),
+    )
+
+
+def checkpoints() -> Workload:
+    """Producers whose state is written while their records are on the way to the disk."""
+
+    def under(partition: int, *payloads: str, **more: Any) -> Operation:
+        return PublishUnderCheckpoint(
+            "orders", partition, records(*payloads, **more), SEGMENT_BYTES
+        )
+
+    return Workload(
+        "checkpoints",
+        (
+            Create("orders", {"partitions": 2, "idempotent": True}),
+            under(0, "a", producer="p", first=1),
+            publish("orders", 0, "b", producer="p", first=2),
+            under(0, "c" * 90, "d" * 90, producer="p", first=3),
+            under(0, "e" * 500, producer="q", first=1),
+            under(1, "f"),
             Checkpoint(),
         ),
     )
@@ -368,6 +391,7 @@ WORKLOADS: Final = {
     make().name: make
     for make in (
         produce,
+        checkpoints,
         groups,
         growth,
         topics,

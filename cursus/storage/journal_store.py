@@ -185,13 +185,15 @@ class JournalStore:
         """Make ``state`` the durable state of its id.
 
         Raises :class:`FormatError` for a state that a start would refuse or that
-        is too large, :class:`StoreError` when it could not be written. Then the
+        is too large, :class:`StoreError` for one that takes back a decided commit
+        (section 3.1), and when it could not be written. Then the
         state before is the one that counts, though a start may find the new one
         when it comes before the next append.
         """
         problem = import_problem(state)
         if problem is not None:
             raise FormatError(problem[0], f'transaction "{state.id}": {problem[1]}')
+        self._refuse_to_take_back(state)
         frame = tj.encode_frame(state)
         if self._name_uncertain or compaction_due(
             self._frames, len(self._states), self._end, self._live
@@ -209,6 +211,19 @@ class JournalStore:
         self._lengths[state.id] = len(frame)
         self._due_at = min(self._due_at, self._expires_at(state))
         self._expire_quietly()
+
+    def _refuse_to_take_back(self, state: Transaction) -> None:
+        """A commit that is decided is carried out before anything else is said of its id."""
+        known = self._states.get(state.id)
+        if known is None or known.state != "committing" or known.expired:
+            return
+        if state.epoch != known.epoch or state.state not in {"committing", "committed"}:
+            raise StoreError(
+                "txn_state_invalid",
+                f'transaction "{state.id}" is committing; it has to be finished first',
+                path=layout.JOURNAL,
+                transactional_id=state.id,
+            )
 
     def compact(self) -> None:
         """Rewrite the journal with the last state of each id. Raises :class:`StoreError`."""

@@ -9,14 +9,18 @@
    and every file that changed is named by an action or is a derived one.
 5. *settled*: a second start finds nothing to do and changes nothing.
 
+6. *goes on*: what started takes operations of every kind, and after a clean
+   shutdown all of them are there, beside everything that was recovered.
+
 Laws 1 and 2 are one comparison: the recovered world must be one of the stages of
-the operation that was under way, for the first and the last moment at which a
-crash leaves this state.
+the operation that was under way, for every moment at which a crash leaves this
+state. Law 6 is tried on a part of the states.
 """
 
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
@@ -25,6 +29,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 from crash.evidence import MemoryEvidence
+from crash.going_on import go_on
 from crash.memory import ROOT, Event, Leaf, MemoryFileSystem, Tree, replayed
 from crash.model import Disk, State, crash_states, fingerprint
 from crash.operations import INTERNAL_TAIL, NO_MANIFEST, OUT_OF_RANGE, UNDECLARED, Operation, Retain
@@ -52,6 +57,8 @@ SETTINGS = Settings(
     )
 )
 
+#: One state in so many has to go on (law 6).
+CONTINUED = 5
 #: One state in so many is judged by an inspector of its own beside the start's judgement.
 INSPECTED = 4
 
@@ -109,6 +116,11 @@ class Recording:
     def groups(self) -> set[str]:
         """Every group that there ever was."""
         return {name for step in self.steps for world in step.stages for name in world.epochs}
+
+    def phase(self, moment: int) -> int:
+        """Equal for moments of which the same is promised."""
+        bounds = [bound for step in self.steps for bound in (step.begun, step.acknowledged)]
+        return bisect_right(bounds, moment)
 
     def allowed(self, moment: int) -> tuple[list[World], frozenset[str]]:
         """Worlds that a crash after ``moment`` events may leave, and refusals that it may cause."""
@@ -333,9 +345,12 @@ class Examination:
                     "foreseen", f"{self._where(state)}: {verdict.verdict}, yet it started"
                 )
             after, trace = system.tree(), list(system.trace)
-            self._compare(state, observe(runtime, self.recording.groups))
+            seen = observe(runtime, self.recording.groups)
+            self._compare(state, seen)
             self._explain(state, verdict, base, after)
         self._again(state, after)
+        if report.states % CONTINUED == 0:
+            self._go_on(state, after, seen)
         if self._nested and not nested and verdict.actions:
             self._nested -= 1
             self._inside(state, trace, {item.kind for item in verdict.actions})
@@ -350,8 +365,13 @@ class Examination:
         ):
             self.report.violate("foreseen", f"{self._where(state)}: two judgements of one tree")
 
+    def _phases(self, state: State) -> list[int]:
+        """One moment of each phase (inside an operation, or behind it) that leaves this state."""
+        phases = {self.recording.phase(moment): moment for moment in state.moments}
+        return list(phases.values())
+
     def _compare(self, state: State, seen: Seen) -> None:
-        for moment in {state.first, state.last}:
+        for moment in self._phases(state):
             worlds, _ = self.recording.allowed(moment)
             told = [difference(world, seen) for world in worlds]
             if all(text is not None for text in told):
@@ -390,6 +410,25 @@ class Examination:
             elif system.tree() != tree:
                 self.report.violate("settled", f"{self._where(state)}: the second start wrote")
 
+    def _go_on(self, state: State, tree: Tree, before: Seen) -> None:
+        """Law 6. Begins where the start ended, since a shutdown would tidy up."""
+        system = MemoryFileSystem(tree, clock=NOON + 3600 * 10**9)
+        files = machine(system, self._wrap(system))
+        gone = sorted(self.recording.groups - before.groups.keys())
+        try:
+            with Runtime.start(ROOT, SETTINGS, files) as runtime:
+                assert runtime.storage is not None, runtime.diagnostics
+                promised = go_on(runtime.storage, before, gone)
+            with Runtime.start(ROOT, SETTINGS, files) as runtime:
+                assert runtime.storage is not None, runtime.diagnostics
+                assert runtime.plan.verdict == "starts_clean", runtime.plan.first_cause
+                assert not runtime.plan.actions, runtime.plan.actions
+                told = promised.broken_in(runtime.storage, before)
+        except Exception as error:  # whatever an engine raises here is a violation
+            told = f"{type(error).__name__}: {error}"
+        if told is not None:
+            self.report.violate("goes on", f"{self._where(state)}: {told}")
+
     def _inside(
         self, state: State, trace: list[Event], actions: set[str], disk: Disk | None = None
     ) -> None:
@@ -405,7 +444,7 @@ class Examination:
         seen = {fingerprint(state.tree)}
         for inner in states:
             if fingerprint(inner.tree) not in seen:
-                self._examine(State(inner.tree, state.first, state.last), nested=True)
+                self._examine(State(inner.tree, state.moments), nested=True)
         self._also_refuses = frozenset()
 
     def killed(self, moments: Iterable[int]) -> Report:
@@ -423,7 +462,7 @@ class Examination:
             for event in trace:
                 disk.take(event)
             actions = {item.kind for item in runtime.plan.actions}
-            self._inside(State({}, moment, moment), system.trace, actions, disk)
+            self._inside(State({}, [moment]), system.trace, actions, disk)
             with suppress(StoreError, OSError):
                 runtime.close()
         return self.report
@@ -436,7 +475,7 @@ class Examination:
         self.report.refusals[code] += 1
         if before != after:
             self.report.violate("starts", f"{self._where(state)}: {code}, and the tree changed")
-        for moment in {state.first, state.last}:
+        for moment in self._phases(state):
             if code not in self.recording.allowed(moment)[1] | self._also_refuses:
                 text = (
                     f"{self._where(state)}: refuses {code} at {path}: {runtime.diagnostics.reason}"
@@ -463,7 +502,7 @@ class Examination:
             if runtime.diagnostics is not None:
                 second = runtime.diagnostics
                 if code in {UNDECLARED, OUT_OF_RANGE} and second.code in {UNDECLARED, OUT_OF_RANGE}:
-                    self._remedy(State(tree, state.first, state.last), second.code, second.path)
+                    self._remedy(State(tree, state.moments), second.code, second.path)
                     return
                 text = f"after the remedy of {code} it refuses {second.code}: {second.reason}"
                 self.report.violate("starts", f"{self._where(state)}: {text}")

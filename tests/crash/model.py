@@ -282,11 +282,22 @@ def _digest(data: bytes) -> bytes:
 
 @dataclass(slots=True)
 class State:
-    """One disk state, and the moments (indexes of events) at which a crash leaves it."""
+    """One disk state, and the moments (counts of events) at which a crash leaves it.
+
+    A tree may come back: what was made and removed again leaves the one from before.
+    So the moments need not be all of those between ``first`` and ``last``.
+    """
 
     tree: Tree
-    first: int
-    last: int
+    moments: list[int]
+
+    @property
+    def first(self) -> int:
+        return self.moments[0]
+
+    @property
+    def last(self) -> int:
+        return self.moments[-1]
 
 
 def crash_states(
@@ -299,8 +310,7 @@ def crash_states(
 ) -> list[State]:
     """Distinct states over all prefixes of ``trace``, in the order of their first moment.
 
-    ``first`` and ``last`` count events that happened before the crash. ``disk``:
-    where the trace begins (it is changed); an empty one if not given.
+    Moments count events that happened before the crash. ``disk``: where the trace begins (it is changed); an empty one if not given.
     """
     rng = random.Random(seed)
     found: dict[bytes, State] = {}
@@ -311,16 +321,16 @@ def crash_states(
             disk.take(trace[moment - 1])
             if trace[moment - 1].kind == "mark":  # the disk is as it was: so are its states
                 for state in recent:
-                    state.last = moment
+                    state.moments.append(moment)
                 continue
         recent = []
         for tree in disk.states(rng, tears=tears, mixtures=mixtures):
             key = fingerprint(tree)
             state = found.get(key)
             if state is None:
-                found[key] = State(tree, moment, moment)
+                found[key] = State(tree, [moment])
                 recent.append(found[key])
             elif state.last != moment:
-                state.last = moment
+                state.moments.append(moment)
                 recent.append(state)
     return list(found.values())

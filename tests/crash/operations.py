@@ -321,6 +321,50 @@ class PublishUnderCheckpoint(Publish):
             return storage.publish(self.topic, self.partition, self.records)
 
 
+@dataclass(frozen=True)
+class FlushQueued(Publish):
+    """Queued records, written in two goes; nothing is promised before the flush returns."""
+
+    def run(self, storage: OpenStorage) -> Any:
+        log = storage.partition(self.topic, self.partition)
+        half = len(self.records) // 2
+        log.enqueue(self.records[:half])
+        log.write_queued()
+        log.enqueue(self.records[half:])
+        log.flush()
+        return log.hwm
+
+
+@dataclass(frozen=True)
+class AppendBehindQueue(Publish):
+    """Queued records and one that is not: when that one is acknowledged, all of them are."""
+
+    def run(self, storage: OpenStorage) -> Any:
+        log = storage.partition(self.topic, self.partition)
+        log.enqueue(self.records[:-1])
+        return log.append(self.records[-1])
+
+
+@dataclass(frozen=True)
+class DropTail(Operation):
+    """A log is cut at an offset. On the way it is shorter and shorter, and never has a hole."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def run(self, storage: OpenStorage) -> Any:
+        return storage.partition(self.topic, self.partition).truncate(self.offset)
+
+    def after(self, world: World) -> Stages:
+        log = world.logs[self.topic, self.partition]
+        for end in range(log.end - 1, self.offset - 1, -1):
+            log.end = end
+            log.records = {offset: item for offset, item in log.records.items() if offset < end}
+            log.segments = [item for item in log.segments if item[0] <= end]
+            yield world.copy()
+
+
 def records(
     *payloads: str, key: str = "", producer: str = "", first: int = 1
 ) -> tuple[Record, ...]:

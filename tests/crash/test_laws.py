@@ -11,8 +11,12 @@ from crash.harness import Examination, Recording, Report, record
 from crash.model import State, crash_states
 from crash.workloads import WORKLOADS, mixed
 
-#: States of one workload that are examined here, at least; growth and threshold are slow.
-QUOTAS = dict.fromkeys(WORKLOADS, 320) | {"growth": 160, "journal-threshold": 30}
+#: States of one workload that are examined here, at least; growth is slow, others are small.
+QUOTAS = (
+    dict.fromkeys(WORKLOADS, 320)
+    | dict.fromkeys(("growth", "checkpoints", "queued", "compacted-retention", "expiry"), 160)
+    | {"journal-threshold": 30}
+)
 #: Random workloads, and states of each.
 SEEDS, MIXED_QUOTA = range(4), 100
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from crash.harness import NOON, SEGMENT_BYTES, Workload
 from crash.operations import (
+    AppendBehindQueue,
     AppendEvents,
     Checkpoint,
     Commit,
@@ -21,7 +22,9 @@ from crash.operations import (
     CompactJournal,
     Create,
     Delete,
+    DropTail,
     FinishTransaction,
+    FlushQueued,
     Journal,
     Operation,
     Publish,
@@ -386,6 +389,74 @@ def event_streams() -> Workload:
     )
 
 
+def queued() -> Workload:
+    """Queued appends, flushed or overtaken by one that waits; a log whose tail is dropped."""
+
+    def some(kind: type[Publish], number: int, *sizes: int) -> Operation:
+        payloads = [f"{number}.{n}" + "q" * size for n, size in enumerate(sizes)]
+        return kind("orders", 0, records(*payloads), SEGMENT_BYTES)
+
+    return Workload(
+        "queued",
+        (
+            ORDERS,
+            some(FlushQueued, 0, 1, 1, 1),
+            some(AppendBehindQueue, 1, 100, 100),
+            some(FlushQueued, 2, 200, 200, 200, 200),
+            some(AppendBehindQueue, 3, 300, 300, 300),
+            Checkpoint(),
+            DropTail("orders", 0, 8),
+            some(FlushQueued, 4, 10, 10),
+            DropTail("orders", 0, 4),
+            some(AppendBehindQueue, 5, 1, 1),
+        ),
+    )
+
+
+def compacted_retention() -> Workload:
+    """Segments with holes, each with the marker that allows them, leave the log."""
+
+    def round_(number: int) -> list[Operation]:
+        return [
+            publish("both", 0, f"{number} " + "p" * 40, key=f"k{key}") for key in range(4)
+        ] + [publish("both", 0, f"no key {number}")]
+
+    return Workload(
+        "compacted-retention",
+        (
+            Create("both", {"partitions": 1, "cleanup_policy": "delete,compact"}),
+            *round_(0),
+            *round_(1),
+            *round_(2),
+            Compact("both", 0),
+            Retain("both", 0, now_ns=NOON + 3 * HOUR),
+            *round_(3),
+            *round_(4),
+            Compact("both", 0),
+            Retain("both", 0, now_ns=NOON + 9 * HOUR),
+            publish("both", 0, "after", key="k0"),
+        ),
+    )
+
+
+def expiry() -> Workload:
+    """Transactions past their expiration become tombstones, behind an append and at a start."""
+    long_ago = timestamps.from_unix_ns(NOON - 8 * 24 * HOUR)
+    old = {"created_at": long_ago, "updated_at": long_ago}
+    return Workload(
+        "expiry",
+        (
+            Journal({**_state("new", "aborted", 0, 1, ready=True)}),
+            Journal({**_state("old", "aborted", 3, 1, ready=True), **old}),
+            *_begun("other", 0, 1),
+            Journal({**_state("older", "committed", 4, 1), **old}),
+            Journal(_state("old", "aborted", 4, 5, ready=True)),
+            CompactJournal(),
+        ),
+        before=(ORDERS,),
+    )
+
+
 #: Every workload by its name.
 WORKLOADS: Final = {
     make().name: make
@@ -402,6 +473,9 @@ WORKLOADS: Final = {
         transactions,
         journal_threshold,
         event_streams,
+        queued,
+        compacted_retention,
+        expiry,
     )
 }
 

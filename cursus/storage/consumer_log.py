@@ -284,9 +284,7 @@ class ConsumerLog:
         if group.name in self._doubtful:
             # A start that finds the tombstone would drop what is acknowledged here.
             text = f"whether group '{group.name}' is deleted is not known before a restart"
-            raise StoreError(
-                "append_failed", text, path=layout.INTERNAL_TOPIC, group=group.name
-            )
+            raise StoreError("append_failed", text, path=layout.INTERNAL_TOPIC, group=group.name)
         revision = group.revisions.get(topic, 0)
         if revision >= UINT64[1]:
             raise StoreError(

@@ -82,9 +82,7 @@ def go_on(storage: OpenStorage, before: Seen, deleted: Iterable[str]) -> Promise
     return done
 
 
-def _groups(
-    storage: OpenStorage, before: Seen, deleted: Iterable[str], done: Promised
-) -> None:
+def _groups(storage: OpenStorage, before: Seen, deleted: Iterable[str], done: Promised) -> None:
     """Everybody commits once more; who is deleted comes back, in a life of its own."""
     for name, group in before.groups.items():
         held = {topic: dict(items) for topic, items in group.offsets.items()}

@@ -33,7 +33,7 @@ def test_a_broken_engine_is_caught_by_the_law_that_it_breaks(name: str) -> None:
     mutant = MUTANTS[name]
     report = caught(mutant)
     assert report.laws, f"nobody noticed that {mutant.broken}"
-    assert set(report.laws) <= mutant.law, report.violations
+    assert set(report.laws) <= mutant.law | {"goes on"}, report.violations
 
 
 def test_there_are_more_than_twelve_of_them_and_each_breaks_something_else() -> None:

@@ -417,9 +417,9 @@ def compacted_retention() -> Workload:
     """Segments with holes, each with the marker that allows them, leave the log."""
 
     def round_(number: int) -> list[Operation]:
-        return [
-            publish("both", 0, f"{number} " + "p" * 40, key=f"k{key}") for key in range(4)
-        ] + [publish("both", 0, f"no key {number}")]
+        return [publish("both", 0, f"{number} " + "p" * 40, key=f"k{key}") for key in range(4)] + [
+            publish("both", 0, f"no key {number}")
+        ]
 
     return Workload(
         "compacted-retention",

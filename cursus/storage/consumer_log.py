@@ -74,8 +74,6 @@ class ConsumerLog:
         self._clock = clock
         self._wanted = partitions
         self._pinned: dict[bytes, int] = {}
-        #: Groups whose tombstone may be on the disk or not: they take no offsets until restart.
-        self._doubtful: set[str] = set()
         self._writers: dict[tuple[str, str], SnapshotWriter] = {}
         #: Partitions of the internal topic that new records are spread over.
         self.partitions = partitions
@@ -172,8 +170,6 @@ class ConsumerLog:
         try:
             self._write_life(record)
         except _WRITING as error:
-            if not isinstance(error, (FormatError, WriteRefusedError)):
-                self._doubtful.add(group)
             prefix = "persist group tombstone: "
             raise _failed("tombstone_write_failed", prefix, group, error) from error
         self._epochs[group] = epoch
@@ -281,10 +277,6 @@ class ConsumerLog:
         return self.commit_batch(group, topic, raised)
 
     def _snapshot(self, group: GroupState, topic: str, offsets: dict[int, int]) -> None:
-        if group.name in self._doubtful:
-            # A start that finds the tombstone would drop what is acknowledged here.
-            text = f"whether group '{group.name}' is deleted is not known before a restart"
-            raise StoreError("append_failed", text, path=layout.INTERNAL_TOPIC, group=group.name)
         revision = group.revisions.get(topic, 0)
         if revision >= UINT64[1]:
             raise StoreError(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from cursus.evidence.frame_walk import LANES, Walked, walk
 from cursus.evidence.plain_scan import KEPT_TOPIC, Scan, Visit, VisitError
-from cursus.evidence.window import FrameWindow, OnBytes, ScanBuffer
+from cursus.evidence.window import FrameWindow, OnBytes, OnHole, ScanBuffer
 from cursus.formats.offset_index import Prefix
 from cursus.formats.record import MAX_RECORD_BYTES, MIN_RECORD_BYTES
 from cursus.formats.record_columns import Int64s, Mask, RecordColumns, UInt64s, decode_frames
@@ -61,6 +61,7 @@ def scan_segment(
     index: Prefix | None = None,
     *,
     on_bytes: OnBytes | None = None,
+    on_hole: OnHole | None = None,
     buffer: ScanBuffer | None = None,
     tuning: Tuning = DEFAULT,
     after: SegmentScan | None = None,
@@ -75,15 +76,16 @@ def scan_segment(
     ``index``: the sparse index beside the segment; it helps to find the frames and
     is compared with them. ``on_bytes`` is called with (position, bytes) for all
     bytes of the file that can be read, in order, each byte once, also those behind
-    damage; the bytes are valid during the call only. ``buffer``: memory to use,
-    when many segments are scanned one after the other.
+    damage; the bytes are valid during the call only. ``on_hole`` is
+    called in its place for holes behind damage, which are not read then. ``buffer``:
+    memory to use, when many segments are scanned one after the other.
 
     ``after``: a scan of this file when it was shorter, which found nothing wrong
     before its ``end_position``. This one begins there, and says what a scan of the
     whole file would say; whoever passes it answers for the bytes before, and for
     the entries of the index that point to them.
     """
-    return _ColumnScan(source, ref, visit, index, on_bytes, buffer, tuning, after).run()
+    return _ColumnScan(source, ref, visit, index, on_bytes, on_hole, buffer, tuning, after).run()
 
 
 class _ColumnScan(Scan):
@@ -94,12 +96,14 @@ class _ColumnScan(Scan):
         visit: Visit | None,
         index: Prefix | None,
         on_bytes: OnBytes | None,
+        on_hole: OnHole | None,
         buffer: ScanBuffer | None,
         tuning: Tuning,
         after: SegmentScan | None,
     ) -> None:
         super().__init__(source, ref, visit, index, after)
         self.on_bytes = on_bytes
+        self.on_hole = on_hole
         self.buffer = buffer
         self.tuning = tuning
         self.frame_bytes = 0  # of the last window, about
@@ -118,8 +122,7 @@ class _ColumnScan(Scan):
         found = super().run()
         if self.on_bytes is not None:
             try:
-                while self.frames.advance(self.frames.filled):
-                    pass
+                self.frames.drain(self.on_hole)
             except VisitError as error:
                 raise error.error from None
         return found

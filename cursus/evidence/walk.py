@@ -22,7 +22,7 @@ from typing import Final, Self
 
 from cursus import layout
 from cursus.evidence.segment_scan import scan_segment
-from cursus.evidence.window import OnBytes, ScanBuffer
+from cursus.evidence.window import OnBytes, OnHole, ScanBuffer
 from cursus.findings import Effect, Finding, Step, finding
 from cursus.formats.offset_index import Prefix
 from cursus.layout import FileClass, FileKind, Name
@@ -127,13 +127,18 @@ class EvidenceFile:
         """As :meth:`pread`, into memory of the caller; how many bytes were read."""
         return os.preadv(self._fd, [buffer], position)
 
-    def next_data(self, position: int) -> int | None:
-        """First byte at or behind ``position`` that is not in a hole; ``None``: only a hole."""
+    def data_from(self, position: int) -> int:
+        """The first byte at or behind ``position`` that stands in no hole.
+
+        A hole reads as zeros and costs no disk: a file may have terabytes of it.
+        ``size`` when nothing else follows; ``position`` where nothing is known.
+        """
         try:
-            return os.lseek(self._fd, position, os.SEEK_DATA)
+            return min(os.lseek(self._fd, position, os.SEEK_DATA), self.size)
         except OSError as error:
-            # Anything else than "no more data": a file system that does not know.
-            return None if error.errno == errno.ENXIO else position
+            # ENXIO: only a hole follows, or the file has become shorter.
+            whole = error.errno == errno.ENXIO and self.stat().st_size >= self.size
+            return self.size if whole else position
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
@@ -549,11 +554,12 @@ class LogDirectory:
         index: Prefix | None = None,
         *,
         on_bytes: OnBytes | None = None,
+        on_hole: OnHole | None = None,
         after: SegmentScan | None = None,
     ) -> SegmentScan:
         """Scan one segment; a file that cannot be opened gives ``end`` = ``unreadable``.
 
-        ``index``, ``on_bytes``, ``after``:
+        ``index``, ``on_bytes``, ``on_hole``, ``after``:
         see :func:`cursus.evidence.segment_scan.scan_segment`.
         """
         try:
@@ -576,6 +582,7 @@ class LogDirectory:
                 visit,
                 index,
                 on_bytes=on_bytes,
+                on_hole=on_hole,
                 buffer=self._buffer,
                 after=after,
             )

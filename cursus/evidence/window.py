@@ -20,10 +20,12 @@ from typing import Final
 import numpy as np
 
 from cursus.formats.record_columns import SLACK, Bytes
-from cursus.replay.interfaces import ByteSource
+from cursus.replay.interfaces import ByteSource, data_from
 
 #: Called with the position and the bytes of each part of a file, in order, each byte once.
 OnBytes = Callable[[int, memoryview], None]
+#: Called in its place with the position and the length of a hole: so many zero bytes.
+OnHole = Callable[[int, int], None]
 
 CHUNK: Final = 1 << 20
 #: Memory of a window that is kept, however small the next file.
@@ -87,18 +89,14 @@ class Window:
     def find(self, needle: bytes, position: int) -> int | None:
         """Position of ``needle`` at or behind ``position``; searched in place, without copying.
 
-        What the file system does not hold is not read: a hole is all zeros, and a
-        needle is not. A sparse file of any size costs what is in it.
+        It must not begin with a zero byte: holes are stepped over.
         """
         while position + len(needle) <= self.size:
             offset = position - self._start
             if offset < 0 or offset + len(needle) > len(self._buffer):
-                held = self._next_data(position)
-                if held is None:
-                    return None
-                position = max(position, held - len(needle) + 1)
+                position = data_from(self._source, position)
                 if position + len(needle) > self.size:
-                    return None
+                    break
                 self.fill(position, len(needle))
                 offset = 0
             at = self._buffer.find(needle, offset)
@@ -106,14 +104,6 @@ class Window:
                 return self._start + at
             position = self._start + len(self._buffer) - len(needle) + 1
         return None
-
-    def _next_data(self, position: int) -> int | None:
-        """First byte at or behind ``position`` that is not in a hole, if that can be known."""
-        ask = getattr(self._source, "next_data", None)
-        if ask is None:
-            return position
-        found: int | None = ask(position)
-        return found
 
     def fill(self, position: int, length: int) -> tuple[bytes, int]:
         """Make the window begin at ``position`` with at least ``length`` bytes."""
@@ -240,6 +230,17 @@ class FrameWindow:
                     self._on_bytes(self.start + self.filled, part.toreadonly())
             self.filled += got
         return self.filled > rest
+
+    def drain(self, on_hole: OnHole | None) -> None:
+        """Hand over all bytes that were not read so far; nothing of them is kept."""
+        while self.advance(self.filled):
+            if on_hole is None:
+                continue
+            at = self.start + self.filled
+            length = data_from(self._source, at) - at
+            if length > 0:
+                on_hole(at, length)
+                self.start, self.filled = at + length, 0
 
     def _read(self, capacity: int) -> int:
         position = self.start + self.filled

@@ -227,18 +227,20 @@ class AggregateIndex:
         compares = self.event_sourcing and opens
         due, count = 0, len(self._entries) // 3
         for at, key_hash, version, offset in _index(file, whole):
+            if not version:
+                unknown = False  # no event has this version: zeros, a hole of a terabyte perhaps
             if not unknown and not compares:
                 return
             if unknown and hashes is not None and key_hash not in hashes:
                 yield finding("stream_index_hash_unknown", file.path, position=at, length=32)
                 unknown = False
-            if not compares or offset < log.log_start:
+            if not compares or (version and offset < log.log_start):
                 continue  # retention removes records, the index is only rebuilt at the next use
             if due < count:
                 told = tuple(self._entries[3 * due : 3 * due + 3])
                 same, what = told == (key_hash, version, offset), "another event"
             else:
-                same, what = live, "no event"
+                same, what = live and version > 0, "no event"
             due += 1
             if not same:
                 compares = False
@@ -326,7 +328,7 @@ def _keys(file: _File, found: list[Finding]) -> set[int] | None:
     """Hashes of the keys, ``None`` when there are too many to know them all."""
     hashes: set[int] = set()
     wrong = False
-    at = 0
+    at = count = 0
     while at + 10 <= file.size:
         head = file.get(at, 10)
         if len(head) < 10:
@@ -334,8 +336,9 @@ def _keys(file: _File, found: list[Finding]) -> set[int] | None:
         value, length = int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
         if at + 10 + length > file.size:
             break
-        if len(hashes) >= MAX_KEYS:
+        if count >= MAX_KEYS:
             return None
+        count += 1
         if not wrong and af.fnv1a64(file.get(at + 10, length)) != value:
             wrong = True
             found.append(finding("stream_keys_hash_mismatch", file.path, position=at, length=8))

@@ -55,6 +55,12 @@ class ByteSource(Protocol):
     def pread(self, length: int, position: int) -> bytes: ...
 
 
+def data_from(source: ByteSource, position: int) -> int:
+    """Where to read on: behind the hole that ``position`` stands in, if the source can tell."""
+    known = getattr(source, "data_from", None)
+    return position if known is None else int(known(position))
+
+
 class UnreadableError(OSError):
     """The entry cannot be opened or read; ``finding`` is ready to be reported (decision 24)."""
 

@@ -30,6 +30,7 @@ from cursus.replay.interfaces import (
     Evidence,
     RecordBatch,
     UnreadableError,
+    data_from,
 )
 from cursus.replay.reduced import MAX_ADDRESSES, MarkerRow, OpenRun
 
@@ -284,6 +285,9 @@ def _salvage(source: ByteSource, scan: JournalScan) -> None:
     start, data = position, b""
     while position + len(mark) <= size:
         if position + len(mark) > start + len(data):
+            position = data_from(source, position)
+            if position + len(mark) > size:
+                break
             start, data = position, _read(source, min(_CHUNK, size - position), position)
         at = data.find(mark, position - start)
         if at < 0:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cursus.evidence.walk import EvidenceFile, LogDirectory
-from cursus.evidence.window import OnBytes
+from cursus.evidence.window import OnBytes, OnHole
 from cursus.formats.offset_index import Prefix
 from cursus.replay.interfaces import Entry, RecordBatch, SegmentRef, SegmentScan
 
 BLOCK_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(BLOCK_BYTES)
+_OF_ZEROS: Final = hashlib.sha256(_ZEROS).digest()
 
 
 @dataclass(slots=True)
@@ -68,6 +70,19 @@ class BlockDigester:
                 self._digests.append(self._block.digest())
                 self._block = hashlib.sha256()
 
+    def zeros(self, length: int) -> None:
+        """Take so many zero bytes: a hole."""
+        if self._whole is None:
+            head = min(length, -self.position % BLOCK_BYTES)
+            self.update(_ZEROS[:head])
+            blocks, length = divmod(length - head, BLOCK_BYTES)
+            self._digests += [_OF_ZEROS] * blocks
+            self.position += blocks * BLOCK_BYTES
+        while length:
+            part = min(length, BLOCK_BYTES)
+            self.update(_ZEROS[:part])
+            length -= part
+
     def close(self) -> Blocks:
         """The digests, now that all bytes were seen."""
         digests = list(self._digests)
@@ -91,6 +106,7 @@ class DigestingDirectory(LogDirectory):
         index: Prefix | None = None,
         *,
         on_bytes: OnBytes | None = None,
+        on_hole: OnHole | None = None,
         after: SegmentScan | None = None,
     ) -> SegmentScan:
         """Scan a segment; ``blocks`` has its digests then, unless it could not be read whole."""
@@ -104,7 +120,13 @@ class DigestingDirectory(LogDirectory):
             if on_bytes is not None:
                 on_bytes(position, part)
 
-        scan = super().scan(segment, visit, index, on_bytes=take, after=after)
+        def skip(position: int, length: int) -> None:
+            digester.zeros(length)
+            if on_hole is not None:
+                on_hole(position, length)
+
+        skips = skip if on_bytes is None or on_hole is not None else None
+        scan = super().scan(segment, visit, index, on_bytes=take, on_hole=skips, after=after)
         if seen and scan.end != "unreadable" and digester.position == segment.size:
             self.blocks = digester.close()
         return scan
@@ -121,6 +143,10 @@ class DigestingDirectory(LogDirectory):
 def digest_up_to(source: EvidenceFile, end: int, digester: BlockDigester) -> bool:
     """Digest a file up to byte ``end``; False when it ends before. Raises ``OSError``."""
     while digester.position < end:
+        hole = min(source.data_from(digester.position), end) - digester.position
+        if hole:
+            digester.zeros(hole)
+            continue
         data = source.pread(min(BLOCK_BYTES, end - digester.position), digester.position)
         if not data:
             return False

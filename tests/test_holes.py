@@ -94,10 +94,9 @@ def test_a_file_that_shrinks_is_no_hole(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     path = tmp_path / "orders" / layout.segment_log(0, 0)
     path.write_bytes(bytes(5_000_000))
-    with LogDirectory.at(str(tmp_path)) as evidence:
-        with evidence.open(f"orders/{path.name}") as source:
-            os.truncate(path, 1_000_000)
-            found = scan_segment(source, scans.ref(source.size))
+    with LogDirectory.at(str(tmp_path)) as evidence, evidence.open(f"orders/{path.name}") as source:
+        os.truncate(path, 1_000_000)
+        found = scan_segment(source, scans.ref(source.size))
     assert (found.end, found.findings[-1].code) == ("unreadable", "file_changed_while_reading")
 
 

@@ -15,6 +15,7 @@ import apsw
 import index_help
 import pytest
 
+from cursus import layout
 from inspect_db import fixtures, load
 from inspect_db.index import open_index
 from inspect_db.load import fill
@@ -38,6 +39,18 @@ def old_index(place: Path) -> tuple[Path, bytes]:
 def intact(target: Path, before: bytes) -> bool:
     """The old index stands as it was, and nothing stands beside it."""
     return target.read_bytes() == before and os.listdir(target.parent) == [target.name]
+
+
+def test_orders_and_answers_larger_than_their_pipes(tmp_path: Path) -> None:
+    """Neither the one who orders nor the one who answers waits for the other for ever."""
+    topic = tmp_path / "log_dir" / "orders"
+    topic.mkdir(parents=True)
+    for partition in range(400):
+        (topic / layout.segment_log(partition, 0)).write_bytes(b"no record")
+    many = "import inspect_db.load.pool as pool; pool._AHEAD_ITEMS = 400; "
+    words = [*command(many), str(topic.parent), "-o", str(tmp_path / "i.db"), "--jobs", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def options(name: str, jobs: int | None = None) -> load.BuildOptions:

@@ -14,7 +14,10 @@ import os
 import pickle
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import IO, Any, Final
 
 import apsw
@@ -164,21 +167,46 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _orders(stream: IO[bytes]) -> Iterator[Any]:
+    """Orders, as they come; ends where the stream does.
+
+    They are read by a thread, at once: whoever writes them must not wait for a
+    process that waits itself until its answers are read.
+    """
+    received: SimpleQueue[Any] = SimpleQueue()
+
+    def read() -> None:
+        try:
+            while True:
+                received.put(pickle.load(stream))
+        except BaseException as error:
+            received.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while not isinstance(order := received.get(), BaseException):
+        yield order
+    if not isinstance(order, EOFError):
+        raise order
+
+
 def main() -> None:
     """Carry out orders until there are none."""
     parent = int(sys.argv[-1])
     _end_with_parent()
     if os.getppid() != parent:
         os._exit(1)
-    orders = sys.stdin.buffer
+    orders = _orders(os.fdopen(os.dup(0), "rb"))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not answer
     worker: Any = None
     try:
-        worker = _Worker(pickle.load(orders), answers)
-        while (item := pickle.load(orders)) is not None:
-            worker.carry_out(item)
-    except (EOFError, BrokenPipeError):
+        for order in orders:
+            if worker is None:
+                worker = _Worker(order, answers)
+            else:
+                worker.carry_out(order)
+        os._exit(1)  # nobody is there any more
+    except BrokenPipeError:
         os._exit(1)  # nobody is there any more
     except BaseException as error:
         if worker is not None:

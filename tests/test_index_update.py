@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +16,13 @@ import index_help
 import pytest
 
 from cursus import layout
+from cursus.evidence.walk import LogDirectory
 from cursus.formats import compaction_marker
 from cursus.formats import record as codec
 from cursus.replay.startup import StartupConfig
 from inspect_db import digest, fixtures, load
 from inspect_db.index import open_index
+from inspect_db.load import fill
 
 NAME = "small-healthy"
 AS_OF = index_help.FIXTURES[NAME].as_of
@@ -406,6 +410,10 @@ def test_another_version_is_a_full_build(tmp_path: Path) -> None:
         "update kept_batches set data = x'00'",
         "update kept_batches set data = x'01ffff'",
         "delete from build",
+        "update build set log_dir = 1.5",
+        "alter table files rename column path to place",
+        'create table "a b;c" (x)',
+        "create trigger no before delete on findings begin select raise(abort, 'no'); end",
     ],
 )
 def test_what_was_kept_is_not_believed_blindly(damage: str, tmp_path: Path) -> None:
@@ -416,6 +424,32 @@ def test_what_was_kept_is_not_believed_blindly(damage: str, tmp_path: Path) -> N
         connection.commit()
     assert bench.update().full
     bench.agrees()
+
+
+def test_a_digest_that_could_not_be_made_is_made_when_it_can(tmp_path: Path) -> None:
+    """The build before was not allowed to read the file, this one is."""
+    for hashes in (False, True):
+        bench = Bench(tmp_path / str(hashes), hashes=hashes)
+        with closing(sqlite3.connect(bench.index)) as connection:
+            unread = "(select file_id from files where path like '%.hwm')"
+            connection.execute(f"delete from file_blocks where file_id in {unread}")
+            connection.execute(
+                f"update files set content = null, sha256 = null where file_id in {unread}"
+            )
+            connection.commit()
+        assert not bench.update().full
+        bench.agrees()
+
+
+def test_a_file_of_the_future_does_not_hide_one_of_now(tmp_path: Path) -> None:
+    """After the clock was put back: a tick has passed since the latest change before now."""
+    (tmp_path / "log_dir").mkdir()
+    (tmp_path / "log_dir" / "notes.txt").write_bytes(b"now")
+    with LogDirectory.at(str(tmp_path / "log_dir")) as evidence:
+        (entry,) = evidence.entries
+        later = dataclasses.replace(entry, ctime_ns=entry.ctime_ns + 10**12)
+        fill._let_the_clock_tick([entry, later])
+        assert time.time_ns() - entry.ctime_ns >= fill.TICK_NS
 
 
 def test_a_torn_copy_of_an_index_is_a_full_build(tmp_path: Path) -> None:

@@ -37,10 +37,19 @@ from inspect_db.load.state import load_aggregates, load_checkpoints, load_journa
 from inspect_db.load.update import NotUpdatable, Start, check, copy_index, from_index, from_nothing
 from inspect_db.load.writer import Writer, open_for_writing, prepare
 
+#: What reading an index raises that somebody spoiled.
+_SPOILED: Final = (
+    KeptError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.ConstraintError,
+    apsw.SQLError,
+)
 #: Longer than any tick of the kernel's clock (HZ = 100 is the slowest).
 TICK_NS: Final = 20_000_000
-#: What SQLite says of an index that is not what we wrote.
-_DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError)
 
 
 def fill(
@@ -63,7 +72,7 @@ def fill(
                     writing_out.join()
             except NotUpdatable as reason:
                 full = str(reason)
-            except (KeptError, *_DAMAGED):
+            except _SPOILED:
                 full = "the index is damaged"
             os.truncate(unfinished, 0)
         return _Fill(evidence, target, unfinished, options, progress, full).from_nothing()
@@ -253,7 +262,8 @@ def _let_the_clock_tick(entries: Iterable[Entry]) -> None:
     The kernel stamps files with the time of its last tick: a second change inside
     the same tick leaves no trace.
     """
-    latest = max((entry.ctime_ns for entry in entries), default=0)
-    age = time.time_ns() - latest
-    if 0 <= age < TICK_NS:
+    now = time.time_ns()
+    # A clock that was put back leaves files of the future: they say nothing about the others.
+    age = now - max((entry.ctime_ns for entry in entries if entry.ctime_ns <= now), default=0)
+    if age < TICK_NS:
         time.sleep((TICK_NS - age) / 1e9)

@@ -21,7 +21,7 @@ import shutil
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -31,7 +31,7 @@ from cursus.evidence.walk import LogDirectory
 from cursus.replay.interfaces import Entry
 from cursus.replay.segments import SegmentFiles, digest_of_entries, index_prefix
 from cursus.replay.startup import segments_to_judge
-from inspect_db.index import SCHEMA_VERSION, IndexFileError, open_index
+from inspect_db.index import SCHEMA_VERSION, IndexFileError, open_index, schema_scripts
 from inspect_db.load.digests import BLOCK_BYTES, BlockDigester, digest_up_to, read_blocks
 from inspect_db.load.files import Content
 from inspect_db.load.kept import KeptError, KeptScan, decode_scan
@@ -132,10 +132,13 @@ def check(target: str, log_dir: str, options: BuildOptions) -> None:
         row = connection.execute(
             "select schema_version, log_dir, records_mode, payload_bytes, hashed, config from build"
         ).fetchone()
+        same = schema_of(connection) == schema_of(None)
     except apsw.Error:
         raise NotUpdatable("the index cannot be read") from None
     finally:
         connection.close()
+    if not same:
+        raise NotUpdatable("the index has other tables than this program makes")
     if row is None:
         raise NotUpdatable("the index is not whole")
     version, directory, records, payload_bytes, hashed, config = cast(tuple[Any, ...], row)
@@ -151,6 +154,20 @@ def check(target: str, log_dir: str, options: BuildOptions) -> None:
         raise NotUpdatable("the index was made with other options")
     if config != config_text(options):
         raise NotUpdatable("the index was made with another configuration")
+
+
+def schema_of(connection: apsw.Connection | None) -> set[tuple[object, ...]]:
+    """Everything that an index is made of, triggers too; ``None``: as this program makes it."""
+    if connection is None:
+        with closing(apsw.Connection(":memory:")) as fresh:
+            for _, text in schema_scripts():
+                fresh.execute(text)
+            return schema_of(fresh)
+    return set(
+        connection.execute(
+            "select type, name, sql from sqlite_schema where name not like 'sqlite_%'"
+        )
+    )
 
 
 def from_index(connection: apsw.Connection, evidence: LogDirectory) -> Start:
@@ -232,7 +249,9 @@ class _Old:
         scanned = {item.entry.path for item in start.items}
         for entry in self.evidence.entries:
             if entry.path not in scanned and entry.type == "file" and self._unchanged(entry):
-                start.contents[entry.path] = self.files[entry.path].content
+                content = self.files[entry.path].content
+                if content != Content():  # else it could not be read then
+                    start.contents[entry.path] = content
         return start
 
     def _kept(self, files: SegmentFiles) -> KeptScan | None:

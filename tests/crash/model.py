@@ -310,7 +310,8 @@ def crash_states(
 ) -> list[State]:
     """Distinct states over all prefixes of ``trace``, in the order of their first moment.
 
-    Moments count events that happened before the crash. ``disk``: where the trace begins (it is changed); an empty one if not given.
+    Moments count events that happened before the crash. ``disk``: where the trace
+    begins (it is changed); an empty one if not given.
     """
     rng = random.Random(seed)
     found: dict[bytes, State] = {}

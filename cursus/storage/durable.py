@@ -30,6 +30,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self
@@ -200,13 +201,18 @@ class AppendFile:
     def append(self, data: bytes) -> int:
         """Write ``data`` at the end; return the position at which it begins.
 
-        Raises ``OSError``; part of the data may then stand in the file, and the
-        file is closed for writing.
+        Raises ``OSError``; the file is closed for writing then. What a full disk
+        let in of the data is cut off again where that can be done: a torn tail in
+        ``__consumer_offsets`` would refuse the next start.
         """
         position = self.size
         self._begin(Operation("write", self.path, position, data))
         with self._failing():
-            self._write(position, data)
+            try:
+                self._write(position, data)
+            except OSError:
+                self._take_back(position)
+                raise
         self.size += len(data)
         return position
 
@@ -254,6 +260,13 @@ class AppendFile:
         while view:
             written = os.pwrite(self._descriptor, view, position + len(data) - len(view))
             view = view[written:]
+
+    def _take_back(self, size: int) -> None:
+        """After a write that failed: nothing behind ``size`` was promised to anybody."""
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_size > size:
+                self._observer(Operation("truncate", self.path, size))
+                os.ftruncate(self._descriptor, size)
 
     def _begin(self, operation: Operation) -> None:
         if self._failed:

@@ -326,7 +326,7 @@ MUTANTS: Final = {
     "marker-directory-not-synced": Mutant(
         "the marker's name is not synced before the log is replaced",
         "compaction",
-        law("starts"),
+        law("starts", "whole"),
         wrap=forgets("sync_directory", _is_topic),
     ),
     "journal-not-synced": Mutant(

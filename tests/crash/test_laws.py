@@ -14,8 +14,8 @@ from crash.workloads import WORKLOADS, mixed
 #: States of one workload that are examined here, at least; growth is slow, others are small.
 QUOTAS = (
     dict.fromkeys(WORKLOADS, 320)
-    | dict.fromkeys(("growth", "checkpoints", "queued", "compacted-retention", "expiry"), 160)
-    | {"journal-threshold": 30}
+    | dict.fromkeys(("growth", "checkpoints", "queued", "compacted-retention"), 160)
+    | {"journal-threshold": 30, "expiry": 60}
 )
 #: Random workloads, and states of each.
 SEEDS, MIXED_QUOTA = range(4), 100

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from cursus.broker.open_storage import OpenStorage
 from cursus.broker.runtime import Runtime, Settings
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import timestamps
+from cursus.formats import transaction_journal as tj
 from cursus.formats.record import Record, encode_frame
 from cursus.replay.startup import Plan, StartupConfig, plan
 from cursus.storage.durable import Operation, real_file_system
@@ -46,7 +47,7 @@ runtime.close()
 
 
 def at_the_time_of(case: Mapping[str, Any]) -> Machine:
-    """This machine, with the clock of the case; its fsyncs are not what is tested here."""
+    """This machine, with the clock of the case."""
     now = timestamps.parse(case["as_of"]) - timestamps.from_unix_ns(0) if "as_of" in case else 0
     machine = this_machine()
     return replace(machine, now_ns=lambda: now) if now else machine
@@ -448,3 +449,45 @@ def test_a_group_that_outlived_its_topic_blocks_a_new_one_of_that_name(tmp_path:
         assert told.value.code == "topic_lifecycle_cleanup_pending"
         storage.delete_group("g")
         storage.create_topic("orders", {"partitions": 1})
+
+
+def decide(storage: OpenStorage, epoch: int) -> None:
+    """A transaction with one record for ``orders``, decided and not carried out."""
+    moment = timestamps.parse("2026-09-01T00:00:00Z")
+    message = tj.message(ProducerID="txn-pay", SeqNum=1, Epoch=epoch, TransactionalID="pay")
+    values = {
+        "id": "pay",
+        "producer": "txn-pay",
+        "epoch": epoch,
+        "messages": [{"Topic": "orders", "Partition": 0, "Message": message}],
+        "created_at": moment,
+        "updated_at": moment,
+    }
+    storage.journal_append({**values, "state": "open", "revision": 3 * epoch + 1})
+    storage.journal_append({**values, "state": "committing", "revision": 3 * epoch + 2})
+
+
+def test_a_commit_beside_another_producer_is_not_forgotten(tmp_path: Path) -> None:
+    """A commit is carried out while a batch of somebody else is about to be written."""
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("orders", {"partitions": 1, "idempotent": True})
+        decide(storage, 0)
+        storage.finish_transaction("pay")
+        decide(storage, 1)
+        log = storage.partition("orders", 0)
+        write = log.write
+
+        def write_behind_the_commit(records: Sequence[Record]) -> range:
+            log.write = write
+            storage.finish_transaction("pay")
+            return write(records)
+
+        log.write = write_behind_the_commit
+        storage.publish("orders", 0, [Record(payload=b"x", producer_id=b"desk", sequence=1)])
+        found = [record.producer_id[:4] for record in log.records()]
+        assert found == [b"txn-"] * 4 + [b"desk"]
+        again = Record(producer_id=b"txn-pay", sequence=1, epoch=1)
+        assert not storage.publish("orders", 0, [again])
+        assert log.leo == 5

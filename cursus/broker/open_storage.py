@@ -383,7 +383,9 @@ class OpenStorage:
                     known.appended(*who, active=active, force=force)
                     due.append(record)
             offsets = log.write(due)
-            producers.state.update(known.state)
+            # Of these only: a commit may have moved other producers since they were copied.
+            for record in due:
+                producers.appended(*_producer(record), active=active, force=record.sequence > 0)
             # What is a duplicate may be on its way to the disk: it is acknowledged there too.
             end = log.flushed
         log.wait(end)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cursus.formats.record_columns import Int64s, RecordColumns, TextColumn, UInt64s
 from cursus.replay.interfaces import RecordBatch, SegmentRef
-from inspect_db.values import SIGNED_MAX, name, name_or_none, number
+from inspect_db.values import SIGNED_MAX, name_or_none, number
 
 #: Combinations remembered; beyond that some are written twice, which costs space only.
 MAX_SHAPES: Final = 50_000
@@ -265,8 +265,3 @@ def _shape(
         coordinator,
         int(reachable),
     )
-
-
-def topic_name(segment: SegmentRef) -> str | bytes:
-    """The topic of the path, as it is stored."""
-    return name(segment.topic)

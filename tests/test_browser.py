@@ -42,7 +42,7 @@ def serve(name: str) -> Iterator[str]:
             yield f"{match[1]}/index/"
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -278,7 +278,7 @@ def workers_of(parent: int) -> list[int]:
 
 def gone(processes: list[int]) -> bool:
     """Have these ended, within a while? One that nobody has waited for counts."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     for process in processes:
         while time.monotonic() < until:
             try:

@@ -193,7 +193,7 @@ def round_of_load(log_dir: Path, number: int, ledger: Ledger, rng: random.Random
     reader = threading.Thread(target=read)
     reader.start()
     ready.wait()
-    # Now and then before it has begun: a kill inside the first topics of a fresh directory.
+    # A kill inside the first topics of a fresh directory is a matter of tests/crash.
     threading.Event().wait(rng.uniform(0, LONGEST))
     process.send_signal(signal.SIGKILL)
     process.wait()

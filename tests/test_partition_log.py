@@ -391,7 +391,7 @@ def test_a_failed_fsync_fails_everybody_who_waits_for_it(tmp_path: Path) -> None
             written.release()
         elif fsyncs_log(operation):
             for _ in range(callers):
-                written.acquire(timeout=0.2)
+                written.acquire(timeout=60)
             raise OSError(errno.EIO, "injected")
 
     store = opened(tmp_path, sized(), observer=observer)

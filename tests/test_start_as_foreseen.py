@@ -39,7 +39,7 @@ KINDS = ("directory", "full directory", "pipe", "dangling link", "link")
 
 
 class _Unsynced:
-    """The real file system without its fsyncs: nothing here looses power."""
+    """The real file system without its fsyncs: nothing here loses power."""
 
     def __init__(self) -> None:
         self._inner = real_file_system()

@@ -21,7 +21,7 @@ Stores are written against the protocols :class:`FileSystem`, :class:`WritableFi
 and :class:`ReadableFile`; :class:`Durable` is the real file system. A crash
 harness gives them one in memory, whose crash states it can enumerate.
 
-Source: segments.md sections 2, 7 and 8; docs in brief: design principle 5.
+Source: segments.md sections 2, 7 and 8; design, principle 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How fast an index is made, brought up to date and asked.
 
-    python -m bench index                             at full size, with all others
+    python -m bench index                             all of them, at full size
     python -m bench.index build   --records 1000000   one of them, at any size
     python -m bench.index growth  --records 1000000 20000000
 
@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness import Benchmark, Figures, Goal, Scale, machine
+from bench.harness import Benchmark, Figures, Goal, Scale, machine, seconds
 from bench.index_data import Shape, append, make, make_consumers
 from cursus.evidence.walk import LogDirectory
 from cursus.replay.startup import plan, segments_to_judge
@@ -39,12 +37,6 @@ _GIVEN: Final = {"topic": "events", "partition": "0", "key": "customer-0007919",
 
 
 # -- measuring -----------------------------------------------------------------------------
-
-
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
 
 
 def best(runs: int, action: Callable[[], float]) -> tuple[float, float]:
@@ -108,17 +100,13 @@ def _memory(process: int) -> tuple[int, int]:
     return int(sizes.get("Rss", 0)), int(sizes.get("Pss", 0))
 
 
-@contextmanager
-def place(where: str | None) -> Iterator[Path]:
+def place(where: str | None) -> AbstractContextManager[Path]:
     """A directory that goes away afterwards."""
-    found = Path(tempfile.mkdtemp(prefix="cursus-bench-", dir=where))
-    try:
-        yield found
-    finally:
-        shutil.rmtree(found, ignore_errors=True)
+    return Scale(where=where).place()
 
 
 def built(log_dir: Path, index: Path, *options: str) -> Command:
+    """One build of an index."""
     return Command("build", str(log_dir), "-o", str(index), *options)
 
 

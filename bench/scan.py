@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import statistics
@@ -20,11 +19,11 @@ from cursus.formats.offset_index import Prefix
 from cursus.layout import FileKind
 from cursus.replay.interfaces import Entry, SegmentRef, SegmentScan
 from cursus.replay.segments import MAX_INDEX_BYTES
+from inspect_db.load.digests import BlockDigester
 
 RECORDS: Final = 2_000_000
 SMALL_FILES: Final = 20_000
 SMALL_RECORDS: Final = 10
-BLOCK: Final = 1 << 20
 TOPIC: Final = "events"
 
 
@@ -120,12 +119,15 @@ def one_segment(scale: Scale) -> Figures:
 
             def scan(with_index: bool, digests: bool) -> None:
                 prefix = _prefix(evidence, index.name) if with_index else None
-                taken = _Digests()
+                taken = BlockDigester(whole=False)
                 found = evidence.scan(
-                    segment, None, prefix, on_bytes=taken.update if digests else None
+                    segment,
+                    None,
+                    prefix,
+                    on_bytes=(lambda _, part: taken.update(part)) if digests else None,
                 )
                 _check(found, count)
-                assert not digests or taken.blocks() == -(-segment.size // BLOCK)
+                assert taken.position == (segment.size if digests else 0)
 
             spent = in_turns(
                 scale.runs,
@@ -148,31 +150,6 @@ def _prefix(evidence: LogDirectory, name: str) -> Prefix:
 
 def _check(found: SegmentScan, count: int) -> None:
     assert (found.end, found.record_count, found.findings) == ("clean", count, ())
-
-
-class _Digests:
-    """SHA-256 of each block of 1 MiB."""
-
-    def __init__(self) -> None:
-        self.done: list[bytes] = []
-        self.block = hashlib.sha256()
-        self.position = 0
-
-    def update(self, position: int, part: memoryview) -> None:
-        assert position == self.position
-        at = 0
-        while at < len(part):
-            room = BLOCK - self.position % BLOCK
-            piece = part[at : at + room]
-            self.block.update(piece)
-            self.position += len(piece)
-            at += len(piece)
-            if self.position % BLOCK == 0:
-                self.done.append(self.block.digest())
-                self.block = hashlib.sha256()
-
-    def blocks(self) -> int:
-        return len(self.done) + bool(self.position % BLOCK)
 
 
 # -- many small ones -----------------------------------------------------------------------------

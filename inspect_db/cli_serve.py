@@ -17,16 +17,11 @@ import click
 
 from cursus.evidence.walk import LogDirectory, LogDirectoryError
 from cursus.formats.display import safe_text
+from inspect_db.cli_index import Failure
 from inspect_db.index import IndexFileError, open_index
 
 #: Longer than Datasette's second: some named queries read all records.
 TIME_LIMIT_MS = 5000
-
-
-class Failure(click.ClickException):
-    """Something cannot be done; one line on stderr, exit code 1."""
-
-    exit_code = 1
 
 
 def instance(index: str, evidence: str | None, base_url: str = "/") -> Any:

@@ -18,6 +18,7 @@ from inspect_db.values import name, name_or_none, number, number_or_none
 
 
 def load_findings(writer: Writer, judged: Plan) -> None:
+    """The catalogue, the steps and actions of the plan, and every finding."""
     writer.insert(
         "finding_codes",
         (

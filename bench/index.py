@@ -110,7 +110,7 @@ def built(log_dir: Path, index: Path, *options: str) -> Command:
     return Command("build", str(log_dir), "-o", str(index), *options)
 
 
-# -- 2: building against raw insertion -----------------------------------------------------
+# -- building against raw insertion -----------------------------------------------------
 
 
 def raw_insertion(index: Path, folder: Path, at_a_time: int = 200_000) -> float:
@@ -135,7 +135,7 @@ def raw_insertion(index: Path, folder: Path, at_a_time: int = 200_000) -> float:
 
 
 def build_against_insertion(records: int, runs: int, where: str | None) -> Result:
-    """Point 2: rows a second of a build with two jobs, of raw insertion; verdict and scan."""
+    """Rows a second of a build with two jobs, of raw insertion; verdict and scan."""
     with place(where) as folder:
         log_dir, index = folder / "logs", folder / "index.db"
         make(log_dir, Shape(records))
@@ -167,11 +167,11 @@ def _verdict(log_dir: Path) -> float:
         return seconds(lambda: plan(evidence))
 
 
-# -- 3: updating ---------------------------------------------------------------------------
+# -- updating ---------------------------------------------------------------------------
 
 
 def update_against_build(records: int, runs: int, where: str | None) -> Result:
-    """Point 3: an update after one segment of many has grown."""
+    """An update after one segment of many has grown."""
     with place(where) as folder:
         log_dir, index, full = folder / "logs", folder / "index.db", folder / "full.db"
         # A segment that is not full at the end of each partition, of at most 3 % together.
@@ -210,11 +210,11 @@ def _digest(index: Path) -> str:
     return done.stdout.strip()
 
 
-# -- 4: growth -----------------------------------------------------------------------------
+# -- growth -----------------------------------------------------------------------------
 
 
 def growth(sizes: Sequence[int], where: str | None) -> Result:
-    """Point 4: time, size and memory from the smallest number of records to the largest."""
+    """Time, size and memory from the smallest number of records to the largest."""
     found: list[Result] = []
     for records in sizes:
         with place(where) as folder:
@@ -240,7 +240,7 @@ def growth(sizes: Sequence[int], where: str | None) -> Result:
 
 
 def one_segment(size: int, where: str | None) -> Result:
-    """Point 4, too: the memory that one very large segment takes."""
+    """The memory that one very large segment takes."""
     with place(where) as folder:
         log_dir, index = folder / "logs", folder / "index.db"
         records = size // 213
@@ -256,11 +256,11 @@ def one_segment(size: int, where: str | None) -> Result:
         }
 
 
-# -- 5: asking -----------------------------------------------------------------------------
+# -- asking -----------------------------------------------------------------------------
 
 
 def queries(records: int, runs: int, where: str | None) -> Result:
-    """Point 5: milliseconds of every named query, median; those that read all records apart."""
+    """Milliseconds of every named query, median; those that read all records apart."""
     with place(where) as folder:
         log_dir, index = folder / "logs", folder / "index.db"
         make(log_dir, Shape(records))

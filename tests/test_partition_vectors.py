@@ -1,4 +1,4 @@
-"""The golden vectors for segments: what a writer does, byte for byte (issue 6, acceptance 1)."""
+"""The golden vectors for segments: what a writer does, byte for byte."""
 
 from __future__ import annotations
 

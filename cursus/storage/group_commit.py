@@ -12,7 +12,7 @@ The right to sync is exclusive, so a roll, a truncation and a close take it too
 
 An fsync that fails fails everybody, for good: nobody knows what it left behind.
 
-Source: segments.md sections 6 and 8; issue 6, "group fsync".
+Source: segments.md sections 6 and 8.
 """
 
 from __future__ import annotations

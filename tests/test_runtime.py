@@ -491,3 +491,55 @@ def test_a_commit_beside_another_producer_is_not_forgotten(tmp_path: Path) -> No
         again = Record(producer_id=b"txn-pay", sequence=1, epoch=1)
         assert not storage.publish("orders", 0, [again])
         assert log.leo == 5
+
+
+@pytest.mark.parametrize("how", ["truncated", "deleted"])
+def test_records_of_a_topic_that_is_gone_are_no_state_of_the_next_one(
+    tmp_path: Path, how: str
+) -> None:
+    """The topic goes between the write of a batch and its acknowledgement."""
+    given = {"partitions": 1, "idempotent": True}
+    record = Record(payload=b"x", producer_id=b"desk", sequence=1)
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        revision = storage.create_topic("orders", given).definition.revision
+        log = storage.partition("orders", 0)
+        wait = log.wait
+
+        def wait_behind(end: int) -> None:
+            if how == "truncated":
+                storage.truncate_topic("orders", revision)
+            else:
+                storage.delete_topic("orders")
+                storage.create_topic("orders", given)
+            wait(end)
+
+        log.wait = wait_behind
+        assert storage.publish("orders", 0, [record]) == range(1)
+    with Runtime.start(str(tmp_path)) as runtime:
+        assert runtime.storage is not None
+        assert runtime.storage.publish("orders", 0, [record]) == range(1), "not a duplicate"
+
+
+@pytest.mark.parametrize("name", ["publish", "aggregates"])
+def test_a_topic_that_is_about_to_go_is_not_found(tmp_path: Path, name: str) -> None:
+    """Between the manifest, which has forgotten it, and its logs, which are open still."""
+    told: list[str] = []
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("carts", {"partitions": 1, "event_sourcing": True})
+        record = Record(producer_id=b"desk", sequence=1)
+        asked = {
+            "publish": lambda: storage.publish("carts", 0, [record]),
+            "aggregates": lambda: storage.aggregates("carts", 0),
+        }
+
+        def ask() -> None:
+            with pytest.raises(StoreError) as refused:
+                asked[name]()
+            told.append(refused.value.code)
+
+        storage._manifest.delete("carts", release=ask)
+    assert told == ["topic_not_found"]

@@ -259,6 +259,13 @@ class OpenStorage:
             raise StoreError("topic_not_found", text, path=topic)
         return found
 
+    def _definition(self, topic: str) -> TopicDefinition:
+        """What the manifest says; it forgets a topic before its logs are closed."""
+        found = self._manifest.definitions.get(topic)
+        if found is None:
+            raise StoreError("topic_not_found", f'there is no topic "{topic}"', path=topic)
+        return found
+
     # -- topics ---------------------------------------------------------------------------
 
     def create_topic(self, name: str, given: Mapping[str, Any]) -> TopicChange:
@@ -366,10 +373,11 @@ class OpenStorage:
         log = self.partition(*key)
         if not any(record.producer_id for record in records):
             return log.append_batch(records)
-        producers, definition = self.producers.get(key), self._manifest.definitions.get(topic)
-        if producers is None or definition is None:
-            raise StoreError("topic_not_found", f'topic "{topic}" is being deleted', path=topic)
-        active = definition.idempotent
+        # Of one life of the topic: it may be deleted or emptied while this waits.
+        producers, durable = self.producers.get(key), self._durable_producers.get(key)
+        active = self._definition(topic).idempotent
+        if producers is None or durable is None:
+            raise StoreError("topic_not_found", f'there is no topic "{topic}"', path=topic)
         with self._stripe(key):
             known = Idempotence(dict(producers.state))
             due: list[Record] = []
@@ -389,17 +397,19 @@ class OpenStorage:
             # What is a duplicate may be on its way to the disk: it is acknowledged there too.
             end = log.flushed
         log.wait(end)
-        if due and self.partitions.get(key) is log:  # not another life of this topic by now
-            self._note_durable(key, due)
+        if due:
+            self._note_durable(key, due, durable)
         return offsets
 
-    def _note_durable(self, key: Key, records: Sequence[Record]) -> None:
+    def _note_durable(
+        self, key: Key, records: Sequence[Record], known: dict[str, ProducerEntry]
+    ) -> None:
         """The producers of records that are on the disk; only these go into a checkpoint.
 
         One ahead of its log would make a producer's retry a duplicate of nothing.
+        ``known``: those of the life of the topic that the records belong to.
         """
         with self._stripe(key):
-            known = self._durable_producers.get(key, {})  # {}: its topic is gone by now
             for record in records:
                 name, epoch, sequence = _producer(record)
                 held = known.get(name)
@@ -485,7 +495,7 @@ class OpenStorage:
             found = self._aggregates.get((topic, partition))
             if found is None:
                 log = self.partition(topic, partition)
-                if not self._manifest.definitions[topic].event_sourcing:
+                if not self._definition(topic).event_sourcing:
                     raise StoreError("event_sourcing_required", path=topic)
                 events = _events(log)
                 found = self._aggregates[topic, partition] = AggregateStore.open(
@@ -574,8 +584,9 @@ class _CommitPort:
         return self._storage.producers[topic, partition]
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        self._storage.partition(topic, partition).append_batch(records)
-        self._storage._note_durable((topic, partition), records)
+        key = (topic, partition)
+        self._storage.partition(*key).append_batch(records)
+        self._storage._note_durable(key, records, self._storage._durable_producers[key])
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int

@@ -7,7 +7,6 @@ import fcntl
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,13 +68,11 @@ def test_entries_are_sorted_by_bytes_and_typed_before_they_are_opened(log_dir: P
 def test_a_pipe_or_a_link_is_never_opened(log_dir: Path) -> None:
     os.mkfifo(log_dir / "__transaction_state.journal")
     (log_dir / "__topic_metadata.json").symlink_to(f"orders/{LOG}")
-    started = time.monotonic()
     with LogDirectory.at(str(log_dir)) as evidence:
         for path in ("__transaction_state.journal", "__topic_metadata.json", "orders"):
             with pytest.raises(UnreadableError) as error:
                 evidence.read(path, 100)
             assert error.value.finding.code == "file_unreadable"
-    assert time.monotonic() - started < 5
 
 
 def test_a_directory_that_becomes_a_link_is_not_followed(log_dir: Path, tmp_path: Path) -> None:
@@ -173,19 +170,17 @@ def test_a_deep_tree_ends(log_dir: Path) -> None:
         assert f"depth {walk.MAX_DEPTH}" in "".join(i.message for i in evidence.walk_findings)
 
 
-def test_twenty_thousand_files_are_walked_quickly(log_dir: Path) -> None:
+def test_of_twenty_thousand_unknown_files_a_thousand_are_told(log_dir: Path) -> None:
     fd = os.open(log_dir / "orders", os.O_RDONLY)
     for number in range(20_000):
         os.mknod(layout.segment_log(number, 0) + ".x", dir_fd=fd)
     os.close(fd)
-    started = time.monotonic()
     with LogDirectory.at(str(log_dir)) as evidence:
         assert len(evidence.entries) == 20_002
         # One sentence for each is of no use: a thousand, and how many more.
         unknown = [item for item in evidence.walk_findings if item.code == "unknown_file"]
         assert len(unknown) == walk.MAX_FINDINGS + 1
         assert unknown[-1].message == "19000 more of these"
-    assert time.monotonic() - started < 20
 
 
 def test_descriptors_are_closed(log_dir: Path) -> None:

@@ -11,6 +11,7 @@ JOBS ?= 2
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
+	@echo 'Installing into $(VENV); this takes about a minute, once.' >&2
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[test]'
@@ -19,9 +20,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/python tools/demo.py
 
-# The same captures to click through: make browse CASE=offset-goes-backwards
+# The same captures to click through: make browse CASE=offset-goes-backwards PORT=8002
 browse: setup
-	@$(BIN)/python tools/browse.py $(CASE)
+	@$(BIN)/python tools/browse.py $(CASE) $(if $(PORT),--port $(PORT))
 
 # strace proves that nothing is written below a log directory, and Chromium
 # walks through the pages. Where one is missing and cannot be installed within

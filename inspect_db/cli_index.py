@@ -312,7 +312,14 @@ def _parameters(given: Sequence[str]) -> dict[str, str]:
 @click.argument("index")
 @click.argument("name", required=False)
 @click.option("--sql", metavar="SQL", help="Run this statement in place of a named query.")
-@click.option("-p", "--parameter", "given", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "-p",
+    "--parameter",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the question or statement; may be repeated.",
+)
 @evidence_option
 @_format_options
 def query_command(

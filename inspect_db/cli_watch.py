@@ -39,8 +39,9 @@ def watch_command(
     records: RecordsMode,
     config: StartupConfig,
 ) -> None:
-    """Keep INDEX.db up with LOG_DIR while a broker runs; ends with Ctrl-C.
+    """Keep an index up with a running broker.
 
+    Looks again and again until Ctrl-C (or SIGTERM) ends it, with exit code 0.
     One line, with the time, for each change: of the verdict, findings that come
     and go, records and files. Each change costs an update of the index (see
     `build --update`), which is replaced as a whole, so whoever reads it always

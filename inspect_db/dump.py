@@ -144,6 +144,8 @@ def kind_of(path: Path) -> tuple[FileKind, layout.Name]:
 
     Raises :class:`DumpError` for a name that belongs to nothing that can be decoded.
     """
+    if os.path.isdir(path):
+        raise DumpError(f"{safe_text(str(path))} is a directory; dump takes one file of it")
     whole = Path(os.path.abspath(path))
     name, parent = whole.name, whole.parent
     for parts in ((parent.parent.name, parent.name, name), (parent.name, name), (name,)):

@@ -58,6 +58,8 @@ def open_index(path: str) -> apsw.Connection:
     shown = safe_text(path)
     if not os.path.exists(path):
         raise IndexFileError(f"{shown}: no such file")
+    if os.path.isdir(path):
+        raise IndexFileError(f"{shown} is a directory; `inspect-db build` makes an index of it")
     if not is_index(path):
         raise IndexFileError(f"{shown} is not an index made by `inspect-db build`")
     try:

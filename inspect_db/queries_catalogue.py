@@ -136,7 +136,8 @@ def get(query: str) -> NamedQuery:
     """One query. Raises :class:`QueryError`."""
     found = named_queries().get(query)
     if found is None:
-        raise QueryError(f"no query {query!r}; `inspect-db queries` lists them")
+        hint = "SQL stands behind --sql" if " " in query else "`inspect-db queries` lists them"
+        raise QueryError(f"no query {query!r}; {hint}")
     return found
 
 

@@ -37,6 +37,7 @@ class StoredPlan:
     steps: tuple[StepOutcome, ...]
     actions: tuple[Action, ...]
     findings: tuple[Finding, ...]
+    holds_nothing: bool
 
     @property
     def first_cause(self) -> Finding | None:
@@ -108,6 +109,13 @@ def stored_plan(connection: Rows) -> Plan:
             "order by action_id"
         )
     )
+    held = cast(
+        tuple[int],
+        connection.execute(
+            "select exists (select 1 from files where kind = 'topic_manifest') "
+            "or exists (select 1 from partitions)"
+        ).fetchone(),
+    )
     plan = StoredPlan(
         log_dir=from_name(row[0]),
         in_use=None if row[1] is None else bool(row[1]),
@@ -116,6 +124,7 @@ def stored_plan(connection: Rows) -> Plan:
         steps=steps,
         actions=actions,
         findings=found,
+        holds_nothing=not held[0],
     )
     return cast(Plan, plan)
 

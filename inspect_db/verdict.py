@@ -221,6 +221,8 @@ def page(plan: Plan, *, everything: bool = False) -> Iterator[str]:
     yield from wrap(safe_text(plan.log_dir), "  ")
     moment = f"judged as of {timestamps.canonical(plan.as_of)}; "
     yield from wrap(moment + _use(plan.in_use), "  ")
+    if plan.verdict == "starts_clean" and plan.holds_nothing:
+        yield from wrap("No manifest and no topics: is this the log directory?", "  ")
     cause = plan.first_cause
     if cause is not None:
         yield ""

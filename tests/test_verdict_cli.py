@@ -54,6 +54,30 @@ def storage(tmp_path: Path) -> Path:
     return built("zero-tail-of-three-bytes", tmp_path / "a")
 
 
+# -- the wrong path ----------------------------------------------------------------------
+
+
+def test_a_directory_that_holds_nothing_is_no_silent_clean_start(
+    storage: Path, tmp_path: Path
+) -> None:
+    """The folder above the log directory starts clean; the page asks whether it was meant."""
+    question = "  No manifest and no topics: is this the log directory?"
+    (tmp_path / "empty").mkdir()
+    index = tmp_path / "empty.db"
+    assert inspect("build", tmp_path / "empty", "-o", index).returncode == 0
+    for place in [tmp_path / "empty", index, storage.parent]:
+        result = inspect("verdict", place)
+        assert result.returncode == 0
+        assert question in result.stdout.split("\n")
+    assert question not in inspect("verdict", storage).stdout
+
+
+def test_a_directory_where_another_thing_belongs_is_told(storage: Path) -> None:
+    assert "is a directory; dump takes one file of it" in inspect("dump", storage).stderr
+    result = inspect("query", storage, "lag")
+    assert result.stderr.endswith("is a directory; `inspect-db build` makes an index of it\n")
+
+
 # -- shape -------------------------------------------------------------------------------
 
 

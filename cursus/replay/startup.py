@@ -189,6 +189,11 @@ class Plan:
     hwm: Mapping[tuple[str, int], HwmCheckpoint]
 
     @property
+    def holds_nothing(self) -> bool:
+        """Is there neither a manifest nor a partition?"""
+        return not (self.manifest.present or self.partitions)
+
+    @property
     def first_refusal(self) -> Finding | None:
         """What a broker would name."""
         return next((item for item in self.findings if item.effect == "refuses"), None)

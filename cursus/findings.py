@@ -2228,6 +2228,14 @@ _add(
 _add(
     [
         FindingCode(
+            "event_sequence_used",
+            "error",
+            "ignores",
+            None,
+            "An event has a new version and a sequence that its producer has used before.",
+            "Send each event under a sequence of its own; nothing was appended.",
+        ),
+        FindingCode(
             "version_conflict",
             "error",
             "ignores",

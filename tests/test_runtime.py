@@ -17,7 +17,7 @@ import pytest
 
 from cursus import layout
 from cursus.broker.machine import Machine, this_machine
-from cursus.broker.open_storage import OpenStorage
+from cursus.broker.open_storage import OpenStorage, _CommitPort
 from cursus.broker.runtime import Runtime, Settings
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import timestamps
@@ -543,3 +543,37 @@ def test_a_topic_that_is_about_to_go_is_not_found(tmp_path: Path, name: str) -> 
 
         storage._manifest.delete("carts", release=ask)
     assert told == ["topic_not_found"]
+
+
+def test_an_event_that_is_published_counts_in_its_aggregate(tmp_path: Path) -> None:
+    """By an ordinary publish, and by the commit of a transaction: the log is the truth."""
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("carts", {"partitions": 1, "event_sourcing": True})
+        assert storage.append_event("carts", 0, Record(key=b"c", aggregate_version=1)) == 0
+        storage.publish("carts", 0, [Record(key=b"c", aggregate_version=2)])
+        with pytest.raises(StoreError) as refused:
+            storage.append_event("carts", 0, Record(key=b"c", aggregate_version=2))
+        assert refused.value.code == "version_conflict"
+        port = _CommitPort(storage)
+        port.append("carts", 0, [Record(key=b"c", aggregate_version=3)])
+        assert storage.append_event("carts", 0, Record(key=b"c", aggregate_version=4)) == 3
+        assert storage.aggregates("carts", 0).version(b"c") == 4
+    with Runtime.start(str(tmp_path)) as runtime:
+        assert runtime.storage is not None
+        assert runtime.storage.aggregates("carts", 0).version(b"c") == 4
+
+
+def test_an_event_under_a_sequence_that_was_used_is_refused(tmp_path: Path) -> None:
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("carts", {"partitions": 1, "event_sourcing": True})
+        first = Record(key=b"c", aggregate_version=1, producer_id=b"desk", sequence=1)
+        assert storage.append_event("carts", 0, first) == 0
+        with pytest.raises(StoreError) as refused:
+            storage.append_event("carts", 0, replace(first, aggregate_version=2))
+        assert refused.value.code == "event_sequence_used"
+        assert storage.aggregates("carts", 0).version(b"c") == 1
+        assert storage.partition("carts", 0).leo == 1

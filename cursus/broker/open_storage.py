@@ -25,7 +25,7 @@ sections 2.2, 4, 6; manifest.md section 5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -366,7 +366,30 @@ class OpenStorage:
         """
         if topic == layout.INTERNAL_TOPIC:
             raise StoreError("internal_topic_write_forbidden", f"{topic} cannot be written to")
-        return self._append(topic, partition, records)
+        with self._beside_aggregates(topic, partition, records):
+            return self._append(topic, partition, records)
+
+    @contextmanager
+    def _beside_aggregates(
+        self, topic: str, partition: int, records: Sequence[Record]
+    ) -> Iterator[None]:
+        """Events that do not come by :meth:`append_event`: the aggregates are built anew.
+
+        What is derived from the log may not lag behind it, or the next event would be
+        accepted under a version that is taken.
+        """
+        definition = self._manifest.definitions.get(topic)
+        events = any(record.key and record.aggregate_version for record in records)
+        if definition is None or not definition.event_sourcing or not events:
+            yield
+            return
+        with self._aggregate_lock:
+            try:
+                yield
+            finally:
+                known = self._aggregates.pop((topic, partition), None)
+                if known is not None:
+                    known.close()
 
     def _append(self, topic: str, partition: int, records: Sequence[Record]) -> range:
         key = (topic, partition)
@@ -508,7 +531,11 @@ class OpenStorage:
         with self._aggregate_lock:
             aggregates = self.aggregates(topic, partition)
             aggregates.check(record.key, record.aggregate_version)
-            offset = self.publish(topic, partition, [record])[0]
+            offsets = self._append(topic, partition, [record])
+            if not offsets:
+                text = "its producer has used this sequence before: it is another event"
+                raise StoreError("event_sequence_used", text, path=topic)
+            offset = offsets[0]
             try:
                 aggregates.append(record.key, record.aggregate_version, offset)
             except StoreError:
@@ -585,7 +612,8 @@ class _CommitPort:
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         key = (topic, partition)
-        self._storage.partition(*key).append_batch(records)
+        with self._storage._beside_aggregates(topic, partition, records):
+            self._storage.partition(*key).append_batch(records)
         self._storage._note_durable(key, records, self._storage._durable_producers[key])
 
     def commit_offsets(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -577,3 +578,41 @@ def test_an_event_under_a_sequence_that_was_used_is_refused(tmp_path: Path) -> N
         assert refused.value.code == "event_sequence_used"
         assert storage.aggregates("carts", 0).version(b"c") == 1
         assert storage.partition("carts", 0).leo == 1
+
+
+def test_a_producer_is_remembered_when_retention_takes_its_records(tmp_path: Path) -> None:
+    """A process that is killed right after a retention pass has written no other checkpoint."""
+    given = {"partitions": 1, "idempotent": True, "retention_bytes": 1}
+    record = Record(payload=b"x", producer_id=b"desk", sequence=1)
+    with Runtime.start(str(tmp_path / "log")) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("orders", given)
+        assert storage.publish("orders", 0, [record]) == range(1)
+        storage.partition("orders", 0).roll()
+        storage.publish("orders", 0, [Record(producer_id=b"other", sequence=1)])
+        assert storage.retain("orders", 0).removed == (0,)
+        shutil.copytree(tmp_path / "log", tmp_path / "as killed")
+    with Runtime.start(str(tmp_path / "as killed")) as runtime:
+        assert runtime.storage is not None
+        assert not runtime.storage.publish("orders", 0, [record]), "it was there before"
+
+
+def test_retention_waits_for_a_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
+    refused = False
+
+    def observer(operation: Operation) -> None:
+        if refused and ".producers" in operation.path:
+            raise OSError(28, "no space", operation.path)
+
+    machine = this_machine(real_file_system(observer))
+    with Runtime.start(str(tmp_path), machine=machine) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("orders", {"partitions": 1, "retention_bytes": 1})
+        storage.publish("orders", 0, [Record(producer_id=b"desk", sequence=1)])
+        storage.partition("orders", 0).roll()
+        refused = True
+        assert storage.retain("orders", 0).skipped_reason == "checkpoint_not_written"
+        refused = False
+        assert storage.retain("orders", 0).removed == (0,)

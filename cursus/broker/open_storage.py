@@ -503,8 +503,19 @@ class OpenStorage:
     # -- maintenance ----------------------------------------------------------------------------
 
     def retain(self, topic: str, partition: int) -> RetentionResult:
-        """One retention pass over a partition."""
-        return self.partition(topic, partition).apply_retention()
+        """One retention pass over a partition.
+
+        What its producers have sent is on the disk before the records that say so
+        go: a retry that arrives after a crash would be appended twice.
+        """
+        log = self.partition(topic, partition)
+        *closed, active = log.segments
+        if closed:
+            with self._topic_lock:
+                checkpoints = self._checkpoints.get((topic, partition))
+                if checkpoints is not None and not checkpoints.save_producers():
+                    return RetentionResult(skipped_reason="checkpoint_not_written")
+        return log.apply_retention(below=active)
 
     def compact(self, topic: str, partition: int) -> CompactionResult:
         """One compaction pass over a partition."""

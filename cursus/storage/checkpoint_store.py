@@ -118,15 +118,31 @@ class PartitionCheckpoints:
             if self._stored != hwm:
                 write_hwm(self._files, *self._place, hwm)
                 self._stored = hwm
-            if self._producers_dirty and self._producers is not None:
-                self._producers_dirty = False
-                try:
-                    write_producers(self._files, *self._place, self._producers())
-                except OSError:
-                    self._producers_dirty = True
-                    raise
+            self._write_producers()
         except OSError as error:
             self.warning = f"a checkpoint could not be written: {reason(error)}"
             return False
         self.warning = None
         return True
+
+    def save_producers(self) -> bool:
+        """Write the producers if they changed; False when they could not be written.
+
+        Before records leave the log: afterwards nothing else knows their producers.
+        """
+        try:
+            self._write_producers()
+        except OSError as error:
+            self.warning = f"a checkpoint could not be written: {reason(error)}"
+            return False
+        return True
+
+    def _write_producers(self) -> None:
+        if not self._producers_dirty or self._producers is None:
+            return
+        self._producers_dirty = False
+        try:
+            write_producers(self._files, *self._place, self._producers())
+        except OSError:
+            self._producers_dirty = True
+            raise

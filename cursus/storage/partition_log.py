@@ -145,8 +145,11 @@ class PartitionStore(WritablePartition):
 
     # -- maintenance -----------------------------------------------------------------
 
-    def apply_retention(self) -> RetentionResult:
-        """One retention pass by the settings and the clock. See :mod:`cursus.storage.retention`."""
+    def apply_retention(self, *, below: int | None = None) -> RetentionResult:
+        """One retention pass by the settings and the clock. See :mod:`cursus.storage.retention`.
+
+        ``below``: segments with this base or a higher one stay, whatever their age.
+        """
         with self._maintenance, self._meta_lock:
             if self._closed or self._readers:
                 return RetentionResult(skipped_reason="active_readers")
@@ -157,6 +160,7 @@ class PartitionStore(WritablePartition):
                 self.settings,
                 self._clock(),
                 self._dropped,
+                below=below,
             )
 
     def compact(self) -> CompactionResult:

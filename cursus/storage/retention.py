@@ -33,9 +33,10 @@ _OLDER_CLOSED_MODE: Final = 0o444
 class RetentionResult:
     """``removed``: bases of the segments that left the log.
 
-    ``skipped_reason``: ``""``, ``policy_disabled``, ``active_readers`` or
-    ``no_closed_segments``. ``failure``: the error that ended the pass early;
-    what had been removed by then is out of the log, its space perhaps not free.
+    ``skipped_reason``: ``""``, ``policy_disabled``, ``active_readers``,
+    ``no_closed_segments`` or ``checkpoint_not_written``. ``failure``: the error
+    that ended the pass early; what had been removed by then is out of the log, its
+    space perhaps not free.
     """
 
     removed: tuple[int, ...] = ()
@@ -50,10 +51,13 @@ def retain(
     settings: LogSettings,
     now_ns: int,
     removed: Callable[[int], None],
+    *,
+    below: int | None = None,
 ) -> RetentionResult:
     """One pass over ``bases`` (ascending, the last one is active).
 
-    ``removed`` is told each base as soon as it is out of the log.
+    ``removed`` is told each base as soon as it is out of the log. ``below``: the
+    first base that stays in any case.
     """
     if DELETE not in settings.policies or paths.topic == layout.INTERNAL_TOPIC:
         return RetentionResult(skipped_reason="policy_disabled")
@@ -72,7 +76,8 @@ def retain(
             status = fs.status(paths.log(base))
             size = status.size if status is not None else 0
             age_ns = now_ns - status.mtime_ns if status is not None else 0
-            if not _has_to_go(settings, age_ns, total):
+            stays = below is not None and base >= below
+            if stays or not _has_to_go(settings, age_ns, total):
                 # The others only lose the right to be written.
                 for other in bases[bases.index(base) + 1 : -1]:
                     _close_mode(fs, paths, other)

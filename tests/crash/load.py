@@ -18,6 +18,7 @@ import os
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +215,8 @@ def main() -> int:
     def for_ever(act: Callable[[random.Random], None], number: int) -> None:
         rng = random.Random(f"{seed} {number}")
         while not failed.is_set():
+            if steady:  # whoever reads beside us shall come up, on a slow machine too
+                time.sleep(0.01)
             try:
                 act(rng)
             except StoreError as error:

@@ -160,6 +160,14 @@ class WritablePartition(ReadablePartition):
             wake()
         return range(first, first + len(batch))
 
+    def write_queued(self) -> int:
+        """Write one batch of queued records, without an fsync; return how many are left."""
+        with self._append_lock:
+            if self._queue:
+                self._must_be_writable()
+                self._write_some()
+            return len(self._queue)
+
     def flush(self) -> None:
         """Return when everything that was accepted is on the disk, index included."""
         with self._append_lock:

@@ -150,7 +150,9 @@ def _committed_first(journal: Any, name: str, port: Any, *, clock: Any) -> Trans
         return _FINISH_COMMIT(journal, name, port, clock=clock)
 
 
-def _newest_first(fs: Any, paths: Any, bases: Any, settings: Any, now_ns: int, removed: Any) -> Any:
+def _newest_first(
+    fs: Any, paths: Any, bases: Any, settings: Any, now_ns: int, removed: Any, **_: Any
+) -> Any:
     """Retention takes the newest closed segment first."""
     for base in reversed(bases[:-1]):
         if (

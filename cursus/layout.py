@@ -103,6 +103,7 @@ _IN_LOG_DIR_PATTERNS: Final = (
     (re.compile(re.escape(JOURNAL) + r"\.compact-[0-9]+"), FileKind.JOURNAL_COMPACTION_TEMP),
     (re.compile(r"\.topic-metadata-migration-.*", re.DOTALL), FileKind.MANIFEST_MIGRATION_TEMP),
 )
+_PERSISTED_LOG: Final = re.compile(r"partition_([+-]?[0-9]+)_segment_.*\.log", re.DOTALL)
 #: Groups: partition, base, number of a compaction marker (as far as the pattern has them).
 _IN_TOPIC: Final = (
     (re.compile(rf"{_SEGMENT}\.log"), FileKind.SEGMENT_LOG),
@@ -232,6 +233,27 @@ def _in_partition_directory(topic: str, directory: str, name: str) -> Name:
     return Name(FileKind.UNKNOWN, topic)
 
 
+def marked_log(name: str) -> str | None:
+    """The log that a name or path would be a compaction marker of; ``None`` for others."""
+    log_name, dot, _ = name.rpartition(".compacted-")
+    return log_name if dot else None
+
+
+def is_deleted_name(name: str) -> bool:
+    """Is it the name of something that retention has taken out of the log?"""
+    return name.endswith(".deleted")
+
+
+def persisted_partition(name: str) -> str | None:
+    """The partition, as written, in what a broker takes for a log of a topic.
+
+    Wider than the canonical name: it may have a sign and leading zeros, and any
+    base (manifest.md section 4.2).
+    """
+    match = _PERSISTED_LOG.fullmatch(name)
+    return match[1] if match else None
+
+
 def marker_size(name: str, log_name: str) -> int | None:
     """The size that a compaction marker ``name`` of ``log_name`` is for.
 
@@ -253,6 +275,16 @@ def absolute(path: str) -> str:
 
 
 # -- building names ------------------------------------------------------------
+
+
+def segment_prefix(partition: int) -> str:
+    """How every file of a segment of this partition begins, canonical or not."""
+    return f"partition_{partition}_segment_"
+
+
+def is_log_name(name: str) -> bool:
+    """Does a name say that records stand in the file? (Not those of deleted segments.)"""
+    return name.endswith(".log")
 
 
 def segment_log(partition: int, base: int) -> str:

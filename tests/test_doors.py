@@ -1,4 +1,5 @@
-"""Two doors: durable writes go through one module, evidence is read through one package.
+"""Doors: durable writes go through one module, evidence is read through one package,
+and names of files are built and parsed in one module.
 
 Nothing else below ``cursus`` touches a file system. The exceptions stand here by
 name, with their reason, so that a new one is a decision and not an accident.
@@ -7,6 +8,7 @@ name, with their reason, so that a new one is a decision and not an accident.
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,39 @@ def test_no_module_but_the_door_touches_files(path: Path) -> None:
 )
 def test_the_test_sees_what_it_looks_for(source: str, found: str) -> None:
     assert found in touches(source)
+
+
+#: What the name of a file begins or ends with, in a literal of the code.
+NAME = re.compile(
+    r"(__topic_metadata|__transaction_state|\.cursus[._]).*"
+    r"|.*(\.log|\.index|\.hwm|\.producers|\.deleted|\.compacting|\.compacted-|\.tmp)"
+    r"|partition_|.*_segment_"
+)
+SOURCES = sorted((ROOT / "cursus").glob("**/*.py"))
+
+
+def names_built(source: str) -> set[str]:
+    """Literals that look like (a part of) a file name, outside docstrings."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in docstrings
+        and " " not in node.value
+        and NAME.fullmatch(node.value)
+    }
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_names_of_files_are_built_in_one_module(path: Path) -> None:
+    if path == ROOT / "cursus" / "layout.py":
+        assert names_built(path.read_text("utf-8"))
+    else:
+        assert not names_built(path.read_text("utf-8"))

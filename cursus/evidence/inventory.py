@@ -328,8 +328,8 @@ class _Collector:
         """Possible compaction markers by the name of their log, in name order."""
         found: dict[str, list[Entry]] = {}
         for entry in self.evidence.children(topic):
-            log_name, dot, _ = entry.path.rpartition(".compacted-")
-            if dot:
+            log_name = layout.marked_log(entry.path)
+            if log_name is not None:
                 found.setdefault(log_name, []).append(entry)
         return found
 

@@ -43,6 +43,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from cursus import layout
 from cursus.findings import FormatError
 from cursus.formats import canonical_json
 from cursus.formats.canonical_json import INT64, UINT64, JsonError, JsonValue, Number, Writable
@@ -65,11 +66,11 @@ _AUTH_POLICIES: Final = ("open", "deny_write", "deny_read", "acl")
 #: Names that collide with files of the broker; a loaded manifest may hold them, CREATE refuses.
 RESERVED_NAMES: Final = frozenset(
     {
-        "__topic_metadata.json",
-        "__topic_metadata.json.tmp",
-        "__transaction_state.journal",
-        ".cursus.lock",
-        "raft",
+        layout.MANIFEST,
+        layout.temporary(layout.MANIFEST),
+        layout.JOURNAL,
+        layout.LOG_DIR_LOCK,
+        layout.RAFT,
     }
 )
 

@@ -15,7 +15,6 @@ Source: manifest.md sections 3.2, 4, 5.4; README.md decisions 9, 26, 33.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -29,8 +28,6 @@ from cursus.layout import FileClass, FileKind
 from cursus.replay.interfaces import Entry, Evidence, UnreadableError
 from cursus.replay.segments import PartitionFiles, PartitionLog
 
-#: A broker's own notion of a persisted topic log is wider than the canonical name.
-_PERSISTED_LOG: Final = re.compile(r"partition_([+-]?[0-9]+)_segment_.*\.log", re.DOTALL)
 _MAX_PARSED_PARTITION: Final = 2**63 - 1
 #: Missing partitions: all of a topic's up to this many, and after as many in all the lowest only.
 MAX_MISSING: Final = 100
@@ -198,8 +195,8 @@ def persisted_topics(evidence: Evidence) -> tuple[str, ...]:
 def _is_persisted_log(entry: Entry) -> bool:
     if entry.type == "directory":
         return False
-    match = _PERSISTED_LOG.fullmatch(entry.path.rpartition("/")[2])
-    return match is not None and 0 <= int(match[1]) <= _MAX_PARSED_PARTITION
+    number = layout.persisted_partition(entry.path.rpartition("/")[2])
+    return number is not None and 0 <= int(number) <= _MAX_PARSED_PARTITION
 
 
 def judge_topics(evidence: Evidence, manifest: ManifestReplay) -> TopicsReplay:
@@ -390,7 +387,7 @@ def _judge_names(evidence: Evidence, topic: TopicStorage) -> Iterable[Finding]:
     at_open = []  # numbers out of range are met when the partition is opened, behind the names
     for entry in evidence.children(topic.name):
         if entry.kind is FileKind.NONCANONICAL_LOG:
-            deleted = entry.path.endswith(".deleted")
+            deleted = layout.is_deleted_name(entry.path)
             yield finding(
                 "segment_name_not_canonical",
                 entry.path,

@@ -133,7 +133,7 @@ def apply_opening(
 
 
 def _names(fs: FileSystem, paths: PartitionPaths, names: Sequence[str]) -> _Names:
-    prefix = f"partition_{paths.partition}_segment_"
+    prefix = layout.segment_prefix(paths.partition)
     found = _Names([], [], [], [])
     for text in names:
         if not text.startswith(prefix):

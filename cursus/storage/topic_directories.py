@@ -149,13 +149,13 @@ class TopicDirectories:
         first sync.
         """
         entries = [name for name in self._files.list_directory(directory) if name != keep]
-        logs = [name for name in entries if name.endswith(".log")]
+        logs = [name for name in entries if layout.is_log_name(name)]
         for name in logs:
             self._remove(os.path.join(directory, name))
         if logs:
             self._files.sync_directory(directory)
         for name in entries:
-            if not name.endswith(".log"):
+            if not layout.is_log_name(name):
                 self._remove(os.path.join(directory, name))
         if len(entries) > len(logs):
             self._files.sync_directory(directory)

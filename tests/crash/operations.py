@@ -9,6 +9,7 @@ operation may cause, and no others.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -27,21 +28,22 @@ NO_MANIFEST = "manifest_missing_with_persisted_topics"
 Stages = Iterator[World]
 
 
-class Operation:
+class Operation(ABC):
     """One operation of a workload."""
 
     refuses: ClassVar[frozenset[str]] = frozenset()
 
+    @abstractmethod
     def run(self, storage: OpenStorage) -> Any:
-        raise NotImplementedError
+        """Ask the storage for it."""
 
     def stages(self, world: World) -> list[World]:
         """The worlds that a crash may leave; ``world`` is the one before and is not changed."""
         return [world, *self.after(world.copy())]
 
+    @abstractmethod
     def after(self, world: World) -> Stages:
         """Change ``world`` step by step and yield a copy of each stage."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -39,18 +40,32 @@ def schema_scripts() -> tuple[tuple[str, str], ...]:
     return tuple((name, (folder / name).read_text("utf-8")) for name in scripts)
 
 
+def index_version(path: str) -> int | None:
+    """Schema version of what looks like an index at ``path``, whichever; ``None`` for all else.
+
+    Never raises, and never waits for the other end of a pipe.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        head = os.read(descriptor, 100) if regular else b""
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if len(head) < 100 or head[:16] != _MAGIC:
+        return None
+    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
+        return None
+    return int.from_bytes(head[60:64], "big")
+
+
 def is_index(path: str) -> bool:
     """Does ``path`` look like an index of any version? Never raises."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(100)
-    except OSError:
-        return False
-    return (
-        head[:16] == _MAGIC
-        and len(head) == 100
-        and int.from_bytes(head[68:72], "big") == APPLICATION_ID
-    )
+    return index_version(path) is not None
 
 
 def open_index(path: str) -> apsw.Connection:

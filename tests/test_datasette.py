@@ -186,6 +186,37 @@ def test_a_replaced_index_is_noticed_without_threads(tmp_path: Path) -> None:
     assert "REFUSES" in own.page(home)
 
 
+@pytest.mark.parametrize("what", ["pipe", "directory", "nothing", "empty file"])
+def test_what_is_no_file_takes_the_place_of_an_index(what: str, tmp_path: Path) -> None:
+    """Nobody waits for the other end of a pipe, and other indexes are served on."""
+    index = tmp_path / "index.db"
+    shutil.copy(index_help.built(SMALL), index)
+    own = Site({"index": index, "other": index_help.built("offset-goes-backwards")})
+    assert own.rows("index", "select verdict from build") == [["starts_clean"]]
+    index.unlink()
+    if what == "pipe":
+        os.mkfifo(index)
+    elif what == "directory":
+        index.mkdir()
+    elif what == "empty file":
+        index.touch()
+    assert own.get("/-/cursus/index/").status_code == 404
+    assert "REFUSES" in own.page("/-/cursus/other/")
+
+
+def test_a_foreign_database_in_the_place_of_an_index_gets_no_more_rights(tmp_path: Path) -> None:
+    index = tmp_path / "index.db"
+    shutil.copy(index_help.built(SMALL), index)
+    own = Site({"index": index})
+    assert own.rows("index", "select verdict from build") == [["starts_clean"]]
+    connection = sqlite3.connect(tmp_path / "new.db")
+    connection.execute("create table t (a)")
+    connection.close()
+    (tmp_path / "new.db").replace(index)
+    assert own.rows("index", "select count(*) from t") == [[0]]
+    assert "not authorized" in own.refusal("index", "select load_extension('x')")
+
+
 def test_an_index_takes_the_place_of_one_of_another_version(tmp_path: Path) -> None:
     index = tmp_path / "index.db"
     shutil.copy(index_help.built(SMALL), index)

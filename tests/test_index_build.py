@@ -528,3 +528,11 @@ def test_bytes_and_memory_of_many_records(tmp_path: Path) -> None:
     assert help_.rows(target, "select count(*) from record_rows") == [(records,)]
     assert target.stat().st_size / records <= 60
     assert int(done.stdout) * 1024 < 300 << 20
+
+
+def test_a_pipe_is_no_index_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "index.db"
+    os.mkfifo(pipe)
+    assert not is_index(str(pipe))
+    with pytest.raises(IndexFileError, match="is not an index"):
+        open_index(str(pipe))

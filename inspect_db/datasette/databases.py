@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -24,8 +25,9 @@ from urllib.parse import quote
 from datasette.database import Database, connections
 
 from inspect_db import functions
+from inspect_db import index as index_files
 from inspect_db.datasette.addresses import typed_name
-from inspect_db.index import APPLICATION_ID, SCHEMA_VERSION
+from inspect_db.index import SCHEMA_VERSION
 from inspect_db.queries_catalogue import QueryError, integer
 from inspect_db.reading import MAX_LIMIT, Door, ReadRefused
 from inspect_db.values import SqlValue
@@ -34,7 +36,6 @@ from inspect_db.values import SqlValue
 PLUGIN: Final = "cursus-storage"
 #: No value is longer: the hexadecimal digits of the longest record, and some.
 MAX_VALUE: Final = 3 * MAX_LIMIT
-_MAGIC: Final = b"SQLite format 3\0"
 #: What a reader does; everything else is refused.
 _ALLOWED: Final = {
     sqlite3.SQLITE_SELECT,
@@ -61,11 +62,13 @@ Signature = tuple[int, int, int, int]
 
 
 def signature(path: str) -> Signature | None:
-    """What tells one file at ``path`` from another; ``None`` when there is none."""
+    """What tells one file at ``path`` from another; ``None`` when no regular file is there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
+    if not stat.S_ISREG(found.st_mode):
+        return None  # to open a pipe would be to wait for ever
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -80,19 +83,8 @@ def index_version(path: str | None) -> int | None:
     path = str(path)
     known = _versions.get(path)
     if known is None or known[0] != seen:
-        known = _versions[path] = (seen, _read_version(path))
+        known = _versions[path] = (seen, index_files.index_version(path))
     return known[1]
-
-
-def _read_version(path: str) -> int | None:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(100)
-    except OSError:
-        return None
-    if head[:16] != _MAGIC or head[68:72] != APPLICATION_ID.to_bytes(4, "big"):
-        return None
-    return int.from_bytes(head[60:64], "big")
 
 
 def is_index(datasette: Any, name: str) -> bool:
@@ -127,6 +119,8 @@ class IndexDatabase(Database):  # type: ignore[misc]  # Datasette has no types
         if write:
             raise sqlite3.OperationalError("an index is read-only")
         seen = signature(self.path)
+        if seen is None:
+            raise sqlite3.OperationalError("no index stands there any more")
         connection = sqlite3.connect(
             f"file:{quote(os.path.abspath(self.path))}?mode=ro",
             uri=True,
@@ -192,7 +186,10 @@ def adopt(datasette: Any) -> None:
 def prepare(connection: Any, datasette: Any, name: str) -> None:
     """Functions and limits of a connection to an index; others stay as they are."""
     database = datasette.databases.get(name)
-    if database is None or index_version(database.path) is None:
+    if database is None:
+        return
+    # What was an index when it was opened keeps its limits, whatever was put in its place.
+    if not isinstance(database, IndexDatabase) and index_version(database.path) is None:
         return
     evidence = evidence_of(datasette, name)
     functions.register(

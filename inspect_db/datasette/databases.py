@@ -114,16 +114,31 @@ class _OtherFileError(Exception):
 class IndexDatabase(Database):  # type: ignore[misc]  # Datasette has no types
     """An index in Datasette: read-only, and always the file that stands there now."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file that stands there now; 0 when there is none."""
+        seen = signature(self.path)
+        return seen[2] if seen is not None else 0
+
+    @property
+    def mtime_ns(self) -> int | None:
+        """When that file was written; ``None`` when there is none."""
+        seen = signature(self.path)
+        return seen[3] if seen is not None else None
+
     def connect(self, write: bool = False) -> sqlite3.Connection:
-        """Open the file for reading; nothing is ever written."""
+        """Open the file for reading; nothing is ever written.
+
+        Where no file stands any more the database is empty: Datasette asks every
+        database for its schema on every page, also on those of others.
+        """
         if write:
             raise sqlite3.OperationalError("an index is read-only")
         seen = signature(self.path)
-        if seen is None:
-            raise sqlite3.OperationalError("no index stands there any more")
+        place = f"file:{quote(os.path.abspath(self.path))}?mode=ro"
         connection = sqlite3.connect(
-            f"file:{quote(os.path.abspath(self.path))}?mode=ro",
-            uri=True,
+            place if seen is not None else ":memory:",
+            uri=seen is not None,
             check_same_thread=False,
             factory=IndexConnection,
         )
@@ -143,9 +158,7 @@ class IndexDatabase(Database):  # type: ignore[misc]  # Datasette has no types
     def _checked(self, fn: Callable[[Any], Any], connection: Any) -> Any:
         now = signature(self.path)
         own = isinstance(connection, IndexConnection)
-        # A file that is gone is shown while it is open: Datasette asks every
-        # database for its schema on every page, also on those of others.
-        if not own or (now is not None and connection.seen != now):
+        if not own or connection.seen != now:
             self._forget(connection)
             raise _OtherFileError
         connection.refusal = None

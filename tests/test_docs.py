@@ -175,3 +175,14 @@ def test_every_member_of_the_json_is_documented() -> None:
         document = verdict_json(plan(evidence))
     assert tables["The document"] == set(document)
     assert tables["A step"] == set(document["steps"][0])
+
+
+def test_the_example_of_the_engine_prints_what_the_page_shows(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "durability.md").read_text("utf-8")
+    ((example, printed),) = re.findall(
+        r"```python\n(.*?)```.*?```text\n(.*?)```", page, flags=re.DOTALL
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)

@@ -8,7 +8,6 @@
 4. *foreseen*: the inspector's verdict before the start is what the start did,
    and every file that changed is named by an action or is a derived one.
 5. *settled*: a second start finds nothing to do and changes nothing.
-
 6. *goes on*: what started takes operations of every kind, and after a clean
    shutdown all of them are there, beside everything that was recovered.
 

@@ -31,10 +31,19 @@ from crash.evidence import MemoryEvidence
 from crash.going_on import go_on
 from crash.memory import ROOT, Event, Leaf, MemoryFileSystem, Tree, replayed
 from crash.model import Disk, State, crash_states, fingerprint
-from crash.operations import INTERNAL_TAIL, NO_MANIFEST, OUT_OF_RANGE, UNDECLARED, Operation, Retain
+from crash.operations import (
+    INTERNAL_TAIL,
+    NO_MANIFEST,
+    OUT_OF_RANGE,
+    UNDECLARED,
+    Operation,
+    Retain,
+    Stages,
+)
 from crash.world import Fact, Group, Seen, Topic, World, difference, fact
 from cursus import layout
 from cursus.broker.machine import Machine
+from cursus.broker.open_storage import OpenStorage
 from cursus.broker.runtime import Runtime, Settings
 from cursus.cli import storage as storage_cli
 from cursus.layout import INTERNAL_TOPIC, FileClass, FileKind
@@ -189,6 +198,12 @@ class _Start(Operation):
     """The first start: nothing is acknowledged, and the internal topic may be cut off."""
 
     refuses = frozenset({NO_MANIFEST, UNDECLARED})
+
+    def run(self, storage: OpenStorage) -> None:
+        """Nothing: that storage is open says that it has happened."""
+
+    def after(self, world: World) -> Stages:
+        yield _fresh_world()
 
 
 def _fresh_world() -> World:

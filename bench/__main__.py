@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from bench import harness
 from bench.harness import Benchmark, Scale
+from cursus.evidence.collector import collect_rarely
 
 #: Modules of this package with a ``benchmarks()`` function.
 GROUPS: Final = ("scan", "index", "storage", "pages")
@@ -37,6 +38,7 @@ def all_benchmarks() -> list[Benchmark]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    collect_rarely()  # as the commands do
     if given[:1] == ["compare"]:
         return _compare(given[1:])
     parser = argparse.ArgumentParser(

@@ -100,7 +100,11 @@ def _ref(entry: Entry) -> SegmentRef:
 
 
 def _logs(evidence: LogDirectory) -> list[SegmentRef]:
-    return [_ref(entry) for entry in evidence.entries if entry.kind is FileKind.SEGMENT_LOG]
+    return [_ref(entry) for entry in _log_entries(evidence)]
+
+
+def _log_entries(evidence: LogDirectory) -> list[Entry]:
+    return [entry for entry in evidence.entries if entry.kind is FileKind.SEGMENT_LOG]
 
 
 # -- one large segment ---------------------------------------------------------------------------
@@ -214,6 +218,7 @@ def _walk_all(place: Path, count: int) -> None:
 
 def _scan_all(place: Path, count: int) -> None:
     with LogDirectory.at(str(place)) as evidence:
+        evidence.expect(_log_entries(evidence))
         found = [evidence.scan(segment) for segment in _logs(evidence)]
     assert len(found) == count
     for scan in found:

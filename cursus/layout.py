@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 INTERNAL_TOPIC: Final = "__consumer_offsets"
@@ -176,6 +177,7 @@ def file_class(kind: FileKind) -> FileClass:
 _TOPIC_NAME: Final = re.compile("[A-Za-z0-9._=-]{1,249}")
 
 
+@lru_cache(maxsize=1024)  # asked for every file of a topic
 def is_topic_name(name: str) -> bool:
     """The name rules of manifest.md section 2.1."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}

@@ -24,6 +24,7 @@ import click
 import yaml
 from click.core import ParameterSource
 
+from cursus.evidence.collector import collect_rarely
 from cursus.evidence.walk import LogDirectory, LogDirectoryError
 from cursus.findings import Finding
 from cursus.formats import timestamps
@@ -527,6 +528,7 @@ def _say(text: str) -> None:
 
 def main() -> NoReturn:
     """Console script ``inspect-db``."""
+    collect_rarely()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

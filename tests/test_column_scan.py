@@ -181,7 +181,9 @@ def test_every_capture(capture: fixtures.Fixture, tmp_path: Path) -> None:
     """Directories that brokers left behind, healthy, killed and damaged."""
     log_dir = fixtures.materialise(capture, tmp_path)
     assert compare_logs(log_dir, itertools.cycle(LARGER)) > 0
-    assert judged_by(Plainly, log_dir) == judged_by(ByColumns, log_dir)
+    plainly = judged_by(Plainly, log_dir)
+    assert plainly == judged_by(ByColumns, log_dir)
+    assert plainly == judged_by(LogDirectory, log_dir)
 
 
 def judged_by(kind: type[LogDirectory], log_dir: Path) -> Any:
@@ -251,13 +253,13 @@ JUDGED = sorted(
 def test_every_directory_is_judged_the_same(part: int) -> None:
     for log_dir in JUDGED[part::4]:
         judged = []
-        for kind in (Plainly, ByColumns):
+        for kind in (Plainly, ByColumns, LogDirectory):
             try:
                 with kind.at(str(log_dir)) as evidence:
                     judged.append(plain(plan(evidence)))
             except OSError as error:
                 judged.append(str(error))
-        assert judged[0] == judged[1], log_dir
+        assert judged[0] == judged[1] == judged[2], log_dir
 
 
 SAMPLED = [
@@ -285,7 +287,9 @@ def test_damaged_directories_are_judged_the_same(name: str, tmp_path: Path) -> N
         path.write_bytes(
             changed[: chance.randrange(len(changed) + 1)] if chance.random() < 0.2 else changed
         )
-        assert judged_by(Plainly, log_dir) == judged_by(ByColumns, log_dir)
+        plainly = judged_by(Plainly, log_dir)
+        assert plainly == judged_by(ByColumns, log_dir)
+        assert plainly == judged_by(LogDirectory, log_dir)
         path.write_bytes(data)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cursus.evidence.backup import backup_document, validate_backup
+from cursus.evidence.collector import collect_rarely
 from cursus.evidence.inventory import (
     Inventory,
     InventoryError,
@@ -242,6 +243,8 @@ def _help(words: tuple[str, str], command: Command) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``cursus-storage``; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        collect_rarely()
     try:
         return _run(words)
     except KeyboardInterrupt:

@@ -2,9 +2,9 @@
 
 Directories are opened component by component from the log directory with
 ``openat`` and ``O_NOFOLLOW``; nothing is followed, created, locked, renamed or
-touched. A file is looked at (``lstat``) before it is opened, opened without
-blocking, and looked at again (``fstat``) afterwards: a pipe never hangs the
-walk, and a file that was exchanged in between is a finding. ``O_NOATIME`` is
+touched. A file is looked at (``lstat``, by the walk) before it is opened, opened
+without blocking, and looked at again (``fstat``) afterwards: a pipe never hangs
+the walk, and a file that was exchanged in between is a finding. ``O_NOATIME`` is
 used where the kernel permits it.
 
 Source: README.md decisions 15 and 24; journal.md section 8.
@@ -17,11 +17,13 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import TracebackType
 from typing import Final, Self
 
 from cursus import layout
-from cursus.evidence.segment_scan import scan_segment
+from cursus.evidence.segment_scan import DEFAULT, scan_segment
+from cursus.evidence.small_segments import SmallSegments
 from cursus.evidence.window import OnBytes, OnHole, ScanBuffer
 from cursus.findings import Effect, Finding, Step, finding
 from cursus.formats.offset_index import Prefix
@@ -35,6 +37,7 @@ from cursus.replay.interfaces import (
     UnreadableError,
 )
 
+_PATH: Final = attrgetter("path")
 #: Unknown directories are listed down to this depth; nothing of a broker stands deeper than 3.
 MAX_DEPTH: Final = 16
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -153,6 +156,11 @@ class EvidenceFile:
         self.close()
 
 
+def _leads_down(path: str) -> bool:
+    """Can it be a path below the log directory? That of an entry of the walk is one."""
+    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
 def _entry_type(mode: int) -> EntryType:
     if stat.S_ISREG(mode):
         return "file"
@@ -267,14 +275,26 @@ def entry_at(
     )
 
 
+def _in_byte_order(entries: Iterable[Entry]) -> list[Entry]:
+    """By the bytes of their paths."""
+    found = list(entries)
+    # Names of ASCII are in the order of their bytes as they are.
+    if all(map(str.isascii, map(_PATH, found))):
+        found.sort(key=_PATH)
+    else:
+        found.sort(key=lambda entry: os.fsencode(entry.path))
+    return found
+
+
 def told_by_names(by_path: Mapping[str, Entry], in_use: bool | None) -> list[Finding]:
     """What the names of the entries alone say, in the order of ``by_path``."""
     told = _EntryFindings()
     if in_use:
         told.add("storage_in_use", layout.LOG_DIR_LOCK, "a broker holds this lock")
     for path, entry in by_path.items():
-        parent = by_path.get(path.rpartition("/")[0])
-        told.look(entry, parent.kind if parent else None)
+        if entry.kind is FileKind.UNKNOWN or entry.kind in _TOLD:
+            parent = by_path.get(path.rpartition("/")[0])
+            told.look(entry, parent.kind if parent else None)
     return told.close()
 
 
@@ -290,6 +310,7 @@ class LogDirectory:
         self._open_directory: tuple[str, int] | None = None
         self._held = held
         self._buffer: ScanBuffer | None = None
+        self._small = SmallSegments(self.open, DEFAULT.plain_below)
         self.in_use: bool | None = None
         self.entries: Sequence[Entry] = ()
         if walk:
@@ -298,9 +319,9 @@ class LogDirectory:
     def _take_stock(self) -> None:
         """Everything that a whole walk says."""
         self._walk()
-        self.entries = sorted(self._by_path.values(), key=lambda entry: os.fsencode(entry.path))
-        for children in self._children.values():
-            children.sort(key=lambda entry: os.fsencode(entry.path))
+        self.entries = _in_byte_order(self._by_path.values())
+        for path, children in self._children.items():
+            self._children[path] = _in_byte_order(children)
         self.in_use = False if self._held else self._look_for_lock()
         self._findings.extend(
             told_by_names({entry.path: entry for entry in self.entries}, self.in_use)
@@ -388,7 +409,7 @@ class LogDirectory:
             parts = waiting.pop()
             path = "/".join(parts)
             try:
-                fd = self._directory(parts)
+                fd = self._directory_at(path)
             except OSError as error:
                 self._findings.append(unreadable(path, error, self._kind_of(path)))
                 continue
@@ -398,8 +419,9 @@ class LogDirectory:
                 self._findings.append(unreadable(path, error, self._kind_of(path)))
                 continue
             self._children.setdefault(path, [])
+            before = f"{path}/" if path else ""
             for name in names:
-                entry = self._look(fd, (*parts, name))
+                entry = self._look(fd, before + name, (*parts, name))
                 if entry is None:
                     continue
                 self._by_path[entry.path] = entry
@@ -417,8 +439,7 @@ class LogDirectory:
                         )
         self._drop_directory()
 
-    def _look(self, directory: int, parts: tuple[str, ...]) -> Entry | None:
-        path = "/".join(parts)
+    def _look(self, directory: int, path: str, parts: tuple[str, ...]) -> Entry | None:
         try:
             found = os.lstat(parts[-1], dir_fd=directory)
         except FileNotFoundError:
@@ -448,18 +469,17 @@ class LogDirectory:
         entry = self._by_path.get(path)
         return entry.kind if entry else None
 
-    def _directory(self, parts: tuple[str, ...]) -> int:
+    def _directory_at(self, path: str) -> int:
         """Descriptor of a directory below the log directory, opened step by step.
 
         The last one is kept, since files are read directory by directory.
         """
-        if not parts:
+        if not path:
             return self._fd
-        path = "/".join(parts)
         if self._open_directory is not None and self._open_directory[0] == path:
             return self._open_directory[1]
         fd = self._fd
-        for part in parts:
+        for part in path.split("/"):
             try:
                 inner = _open(part, _DIRECTORY_FLAGS, fd)
             finally:
@@ -502,15 +522,17 @@ class LogDirectory:
         """
         entry = self._by_path.get(path)
         kind = entry.kind if entry else None
-        parts = tuple(path.split("/"))
+        above, _, name = path.rpartition("/")
         try:
-            if "\0" in path or not all(part and part not in {".", ".."} for part in parts):
+            if entry is None and not _leads_down(path):
                 raise OSError(errno.EINVAL, "not a path below the log directory")
-            directory = self._directory(parts[:-1])
-            before = os.lstat(parts[-1], dir_fd=directory)
-            if not stat.S_ISREG(before.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            fd = _open(parts[-1], _FILE_FLAGS, directory)
+            directory = self._directory_at(above)
+            if entry is None or entry.type != "file":
+                # What the walk saw as a file has been looked at.
+                found = os.lstat(name, dir_fd=directory)
+                if not stat.S_ISREG(found.st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file")
+            fd = _open(name, _FILE_FLAGS, directory)
         except FileNotFoundError as error:
             if entry is not None and self.in_use is not False:
                 raise _changed(path, "removed") from None
@@ -518,12 +540,17 @@ class LogDirectory:
         except OSError as error:
             raise UnreadableError(str(error), unreadable(path, error, kind)) from None
         after = os.fstat(fd)
-        expected = (entry.dev, entry.ino) if entry else (before.st_dev, before.st_ino)
-        at_work = self.in_use is not False and kind in _REPLACED_AT_WORK
-        if (after.st_dev, after.st_ino) != expected and not at_work:
+        if entry is not None and entry.type == "file":
+            seen, at_work = (entry.dev, entry.ino), self._replaced_at_work(kind)
+        else:
+            seen, at_work = (found.st_dev, found.st_ino), False
+        if (after.st_dev, after.st_ino) != seen and not (at_work and stat.S_ISREG(after.st_mode)):
             os.close(fd)
             raise _changed(path, "replaced by another file")
         return EvidenceFile(fd, after.st_size)
+
+    def _replaced_at_work(self, kind: FileKind | None) -> bool:
+        return self.in_use is not False and kind in _REPLACED_AT_WORK
 
     def read(self, path: str, limit: int) -> bytes:
         """At most ``limit`` + 1 bytes from the start of a regular file.
@@ -547,6 +574,13 @@ class LogDirectory:
                 ) from None
         return b"".join(parts)
 
+    def expect(self, segments: Iterable[Entry]) -> None:
+        """These segments of one topic are scanned next, in this order.
+
+        A hint that changes no answer: small ones are then read many at a time.
+        """
+        self._small.expect(segments)
+
     def scan(
         self,
         segment: SegmentRef,
@@ -562,6 +596,10 @@ class LogDirectory:
         ``index``, ``on_bytes``, ``on_hole``, ``after``:
         see :func:`cursus.evidence.segment_scan.scan_segment`.
         """
+        if on_bytes is None and after is None:
+            good = self._small.scan(segment, visit, index)
+            if good is not None:
+                return good
         try:
             source = self.open(segment.path)
         except UnreadableError as error:

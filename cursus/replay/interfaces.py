@@ -6,7 +6,7 @@ these protocols: ``cursus.evidence`` over a real directory, or a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -59,6 +59,16 @@ def data_from(source: ByteSource, position: int) -> int:
     """Where to read on: behind the hole that ``position`` stands in, if the source can tell."""
     known = getattr(source, "data_from", None)
     return position if known is None else int(known(position))
+
+
+def expect(evidence: Evidence, segments: Iterable[Entry]) -> None:
+    """These segments are scanned next, in this order: evidence that can reads them together.
+
+    A hint that changes no answer.
+    """
+    known = getattr(evidence, "expect", None)
+    if known is not None:
+        known(segments)
 
 
 class UnreadableError(OSError):

@@ -24,7 +24,7 @@ from cursus.formats import checkpoints
 from cursus.formats.checkpoints import ProducerCheckpoint, ProducerEntry
 from cursus.formats.record_columns import UInt64s
 from cursus.replay.interfaces import Evidence, RecordBatch, UnreadableError
-from cursus.replay.reduced import grouped, spans
+from cursus.replay.reduced import ProducerRuns, grouped, spans
 from cursus.replay.segments import PartitionLog
 
 #: Pieces of one run in one batch from which on arrays are faster than a loop.
@@ -92,6 +92,10 @@ def _join_many(run: ProducerRun, first: UInt64s, last: UInt64s) -> None:
     run.last_sequence = int(highest[-1])
 
 
+#: Up to so many runs of a batch are taken one by one.
+_FEW: Final = 48
+
+
 class ProducerIndex:
     """Collects the producers of one partition while its log is scanned."""
 
@@ -106,10 +110,35 @@ class ProducerIndex:
         if not batch.reachable or batch.segment.deleted:
             return
         found = batch.producer_runs()
-        if not len(found):
-            return
         for name in found.producers:  # producers stay in the order in which they appear
             self._last.setdefault(name, ProducerEntry(0, 0))
+        if len(found) <= _FEW:
+            self._take_few(found)
+        else:
+            self._take_many(found)
+
+    def _take_few(self, found: ProducerRuns) -> None:
+        """One run after the other: arrays of a handful cost more than they save."""
+        latest: dict[int, tuple[int, ProducerEntry]] = {}
+        for code, epoch, first, last, begin, end, row in zip(
+            found.producer.tolist(),
+            found.epoch.tolist(),
+            found.first_sequence.tolist(),
+            found.last_sequence.tolist(),
+            found.first_offset.tolist(),
+            found.last_offset.tolist(),
+            found.last_row.tolist(),
+            strict=True,
+        ):
+            run = self._run(found.producers[code], epoch, first, begin)
+            _join(run, first, last)
+            run.last_offset = end
+            if code not in latest or latest[code][0] < row:
+                latest[code] = row, ProducerEntry(epoch, last, end)
+        for code, (_, entry) in latest.items():
+            self._last[found.producers[code]] = entry
+
+    def _take_many(self, found: ProducerRuns) -> None:
         latest = np.zeros(len(found.producers), np.intp)
         by_last = np.argsort(found.last_row)
         latest[found.producer[by_last]] = by_last  # of several the last one stays
@@ -122,19 +151,23 @@ class ProducerIndex:
         codes, epochs = found.producer[order].tolist(), found.epoch[order].tolist()
         begins, ends = found.first_offset[order].tolist(), found.last_offset[order].tolist()
         for begin, end in spans(heads, len(order)):
-            key = (found.producers[codes[begin]], epochs[begin])
-            run = self._runs.get(key)
-            if run is None:
-                # As if the sequence before had been seen: the first one is no gap.
-                sequence, offset = firsts[begin], begins[begin]
-                run = ProducerRun(*key, sequence, sequence - 1, offset, offset, records=0)
-                self._runs[key] = run
+            name = found.producers[codes[begin]]
+            run = self._run(name, epochs[begin], firsts[begin], begins[begin])
             if end - begin > _MANY:
                 _join_many(run, first[begin:end], last[begin:end])
             else:
                 for at in range(begin, end):
                     _join(run, firsts[at], lasts[at])
             run.last_offset = ends[end - 1]
+
+    def _run(self, producer: bytes, epoch: int, sequence: int, offset: int) -> ProducerRun:
+        """What is known of (producer, epoch); new ones begin with this record."""
+        run = self._runs.get((producer, epoch))
+        if run is None:
+            # As if the sequence before had been seen: the first one is no gap.
+            run = ProducerRun(producer, epoch, sequence, sequence - 1, offset, offset, records=0)
+            self._runs[producer, epoch] = run
+        return run
 
     def finish(self, evidence: Evidence, log: PartitionLog, *, opens: bool) -> ProducerState:
         """Put log and checkpoint together.

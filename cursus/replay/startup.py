@@ -34,7 +34,7 @@ from cursus.replay.aggregates import AggregateFiles, AggregateIndex
 from cursus.replay.checkpoints import HwmCheckpoint, judge_hwm
 from cursus.replay.commit import CommitJudge
 from cursus.replay.consumer_groups import ConsumerReplay, ConsumerResult
-from cursus.replay.interfaces import Evidence, RecordBatch
+from cursus.replay.interfaces import Entry, Evidence, RecordBatch, expect
 from cursus.replay.producers import ProducerIndex, ProducerState
 from cursus.replay.segments import (
     JudgeSegment,
@@ -239,6 +239,13 @@ def segments_to_judge(evidence: Evidence) -> Iterator[tuple[SegmentFiles, bool]]
             yield from ((item, events) for item in segments)
 
 
+def _in_turn(topic: TopicStorage) -> Iterator[Entry]:
+    """The segments of a topic in the order of their scans."""
+    for _, files in sorted(topic.partitions.items()):
+        yield from files.logs
+        yield from files.deleted
+
+
 def _is_event_sourcing(evidence: Evidence, topic: TopicStorage, partition: int) -> bool:
     if topic.definition is not None:
         return topic.definition.event_sourcing
@@ -364,6 +371,8 @@ class _Planner:
     def _scan_topic(self, topic: TopicStorage, consumers: ConsumerReplay | None) -> None:
         internal = topic.name == layout.INTERNAL_TOPIC
         declared = topic.definition.partitions if topic.definition else None
+        if self.judge is None:
+            expect(self.evidence, _in_turn(topic))
         for partition in sorted(topic.partitions):
             files = topic.partitions[partition]
             key = (topic.name, partition)

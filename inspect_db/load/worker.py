@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 
 import apsw
 
+from cursus.evidence.collector import collect_rarely
 from cursus.evidence.walk import LogDirectoryError
 from inspect_db.index import schema_scripts
 from inspect_db.load.digests import DigestingDirectory
@@ -191,6 +192,7 @@ def _orders(stream: IO[bytes]) -> Iterator[Any]:
 
 def main() -> None:
     """Carry out orders until there are none."""
+    collect_rarely()
     parent = int(sys.argv[-1])
     _end_with_parent()
     if os.getppid() != parent:

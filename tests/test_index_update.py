@@ -8,6 +8,7 @@ import random
 import shutil
 import sqlite3
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +23,7 @@ from cursus.formats import record as codec
 from cursus.replay.startup import StartupConfig
 from inspect_db import digest, fixtures, load
 from inspect_db.index import open_index
-from inspect_db.load import fill
+from inspect_db.load import fill, kept
 
 NAME = "small-healthy"
 AS_OF = index_help.FIXTURES[NAME].as_of
@@ -273,6 +274,42 @@ def test_of_a_segment_that_grows_only_the_end_is_scanned(size: int, tmp_path: Pa
     bench.agrees()
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_segment_that_grew_while_it_was_read_is_not_read_again(
+    again: bool, tmp_path: Path
+) -> None:
+    """A broker at work: every look finds the active segment changed since its walk."""
+    bench = Bench(tmp_path)
+    log = max(bench.logs("orders"), key=lambda path: path.name)
+    append_large(log, 100_000)
+    sizes = [log.stat().st_size]
+
+    def grow(_: int, __: int) -> None:
+        if len(sizes) == 1:
+            append(log)
+            sizes.append(log.stat().st_size)
+
+    options = load.BuildOptions(AS_OF, update=True)
+    assert load.build(str(bench.log_dir), str(bench.index), options, grow).changed
+    if again:
+        append(log)
+    result = bench.update()
+    assert (result.full, result.changed) == ("", ())
+    assert result.scanned == log.stat().st_size - sizes[0]
+    bench.agrees()
+
+
+def test_a_log_that_was_touched_while_it_was_read_is_compared(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    log = max(bench.logs("orders"), key=lambda path: path.name)
+    append(log)
+    options = load.BuildOptions(AS_OF, update=True)
+    found = load.build(str(bench.log_dir), str(bench.index), options, lambda *_: touch(log))
+    assert found.changed
+    assert (bench.update().scanned, bench.update().full) == (0, "")
+    bench.agrees()
+
+
 def test_a_segment_that_grew_behind_a_changed_record_is_scanned_whole(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     log = max(bench.logs("orders"), key=lambda path: path.name)
@@ -396,6 +433,36 @@ def test_another_version_is_a_full_build(tmp_path: Path) -> None:
     with closing(sqlite3.connect(bench.index)) as connection:
         connection.execute("pragma user_version = 1")
     assert bench.update().full == "the index is of another version"
+    bench.agrees()
+
+
+def test_another_version_of_the_program_is_a_full_build(tmp_path: Path) -> None:
+    """What its scans did not look for would be missing."""
+    bench = Bench(tmp_path)
+    with closing(sqlite3.connect(bench.index)) as connection:
+        connection.execute("update build set tool_version = '0.0.9'")
+        connection.commit()
+    assert bench.update().full == "the index was made by another version of this program"
+    bench.agrees()
+
+
+def test_an_empty_file_is_no_index_yet(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.index.write_bytes(b"")
+    assert bench.update().full == "there is no index yet"
+    bench.agrees()
+
+
+def test_a_kept_batch_that_unpacks_without_end_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_MAX_UNPACKED", 1 << 20)
+    bench = Bench(tmp_path)
+    bomb = b"\1" + zlib.compress(b" " * (4 << 20))
+    with closing(sqlite3.connect(bench.index)) as connection:
+        connection.execute("update kept_batches set data = ?", (bomb,))
+        connection.commit()
+    assert bench.update().full == "the index is damaged"
     bench.agrees()
 
 

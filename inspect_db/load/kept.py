@@ -60,6 +60,8 @@ _EVENT_ARRAYS: Final = (
 )
 _FIELDS: Final = Record.__slots__
 _ENDS: Final = frozenset(get_args(get_type_hints(SegmentScan)["end"]))
+#: What a kept batch may unpack to: a window or the largest record, its arrays, its names as JSON.
+_MAX_UNPACKED: Final = 512 << 20
 #: Smaller than this is not worth compressing.
 _COMPRESSED_FROM: Final = 512
 
@@ -136,7 +138,7 @@ def decode_batch(segment: SegmentRef, data: bytes) -> ReplayBatch:
 
 
 def _decode(segment: SegmentRef, data: bytes) -> ReplayBatch:
-    body = zlib.decompress(data[1:]) if data[:1] == b"\1" else data[1:]
+    body = _unpacked(data[1:]) if data[:1] == b"\1" else data[1:]
     size = int.from_bytes(body[:4], "big")
     head = json.loads(body[4 : 4 + size])
     reader = _Reader(body, 4 + size)
@@ -162,6 +164,14 @@ def _decode(segment: SegmentRef, data: bytes) -> ReplayBatch:
         ProducerRuns(producers, **runs),
         AggregateEvents(keys, **events),
     )
+
+
+def _unpacked(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    body = inflater.decompress(data, _MAX_UNPACKED)
+    if not inflater.eof:
+        raise ValueError("it does not end, or is larger than any batch")
+    return body
 
 
 def _record(fields: Sequence[int | str]) -> Record:

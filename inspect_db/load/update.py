@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 
 import apsw
 
+from cursus import __version__
 from cursus.evidence.walk import LogDirectory
 from cursus.replay.interfaces import Entry
 from cursus.replay.segments import SegmentFiles, digest_of_entries, index_prefix
@@ -122,7 +123,7 @@ def _write_out(path: str) -> None:
 
 def check(target: str, log_dir: str, options: BuildOptions) -> None:
     """Was the old index made of this directory in this way? Raises :class:`NotUpdatable`."""
-    if not os.path.exists(target):
+    if not os.path.exists(target) or not os.path.getsize(target):
         raise NotUpdatable("there is no index yet")
     try:
         connection = open_index(target)
@@ -130,7 +131,8 @@ def check(target: str, log_dir: str, options: BuildOptions) -> None:
         raise NotUpdatable("the index is of another version") from None
     try:
         row = connection.execute(
-            "select schema_version, log_dir, records_mode, payload_bytes, hashed, config from build"
+            "select schema_version, tool_version, log_dir, records_mode, payload_bytes, hashed, "
+            "config from build"
         ).fetchone()
         same = schema_of(connection) == schema_of(None)
     except apsw.Error:
@@ -141,9 +143,12 @@ def check(target: str, log_dir: str, options: BuildOptions) -> None:
         raise NotUpdatable("the index has other tables than this program makes")
     if row is None:
         raise NotUpdatable("the index is not whole")
-    version, directory, records, payload_bytes, hashed, config = cast(tuple[Any, ...], row)
-    if version != SCHEMA_VERSION:
+    schema, tool, directory, records, payload_bytes, hashed, config = cast(tuple[Any, ...], row)
+    if schema != SCHEMA_VERSION:
         raise NotUpdatable("the index is of another version")
+    if tool != __version__:
+        # What a scan finds is a matter of the program, and is not looked for again.
+        raise NotUpdatable("the index was made by another version of this program")
     if from_name(directory) != log_dir:
         raise NotUpdatable("the index is of another directory")
     if (records, payload_bytes, bool(hashed)) != (
@@ -274,7 +279,8 @@ class _Old:
         """What is known of a segment to which something was appended, and nothing else."""
         old, entry = self.files[files.ref.path], self._entry(files)
         scan, index = kept.judged.scan, files.index
-        if entry.size <= old.size or old.changed or not may_go_on(kept, files, aggregates):
+        # Whatever became of it while it was read: digests and scan were made in one pass.
+        if entry.size <= old.size or not may_go_on(kept, files, aggregates):
             return None
         if index is not None and not self._index_goes_on(kept, index):
             return None
@@ -329,10 +335,10 @@ class _Old:
 
     def _look(self, entry: Entry) -> bool:
         old = self.files.get(entry.path)
-        if old is None or old.changed:
-            return False
+        if old is None or (old.changed and entry.path not in self.logs):
+            return False  # read more than once: its digest may be that of another state
         stamp = (entry.type, entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns)
-        if stamp == old.stamp:
+        if stamp == old.stamp and not old.changed:
             return True
         if entry.type != "file" or old.type != "file" or entry.size != old.size:
             return False

@@ -319,3 +319,125 @@ def test_names_are_quoted_as_the_reference_does() -> None:
     assert cm.quoted('a"b\\c\n') == '"a\\"b\\\\c\\n"'
     assert cm.quoted("\x00\x7f\x85\u202e\U000e0041") == '"\\x00\\x7f\\u0085\\u202e\\U000e0041"'
     assert cm.quoted("Straße 🚚") == '"Straße 🚚"'
+
+
+# -- snapshots as brokers write them, read in one go -------------------------------------------
+
+
+def outcome(read: Any, payload: bytes) -> object:
+    try:
+        record = read(payload)
+    except FormatError as error:
+        return error.code, error.message
+    return record, record.timestamp_text
+
+
+def written(payload: bytes) -> bool:
+    """Is it read in one go? If so, as JSON says it."""
+    found = cm._written_snapshot(payload)
+    if found is None:
+        return False
+    assert (found, found.timestamp_text) == outcome(cm._decode, payload)
+    return True
+
+
+PAYLOADS = [
+    payload_of(vector)
+    for section in ("decode_accept", "decode_reject", "encode")
+    for vector in VECTORS[section]
+    if "payload" in vector or "payload_base64" in vector
+]
+
+
+def test_what_brokers_write_is_read_in_one_go() -> None:
+    writer = cm.SnapshotWriter("billing", "orders", 3)
+    for offsets in ({0: 0}, {0: 7, 3: 10**18}, dict.fromkeys(range(500), 12)):
+        moment = timestamps.from_unix_ns(1_790_000_000_123_456_789)
+        payload = writer.encode(9, offsets, moment)
+        assert written(payload)
+        assert cm.decode(payload).offsets == tuple(cm.OffsetItem(*item) for item in offsets.items())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"version":1', '"version":2'),
+        ('"version":1', '"version":01'),
+        ('"version":1', '"version":1.0'),
+        ("{", "{ "),
+        ("billing", "bill\\u0069ng"),
+        ("billing", "bill\\ning"),
+        ("billing", "b\u00efll"),
+        ("billing", ""),
+        ('"topic":"orders",', ""),
+        ('"topic":"orders"', '"topic":"orders","topic":"orders"'),
+        ('"epoch":3', '"epoch":0'),
+        ('"epoch":3', '"epoch":18446744073709551615'),
+        ('"epoch":3', '"epoch":18446744073709551616'),
+        ('"revision":9', '"revision":9e0'),
+        ('"revision":9', '"revision":-9'),
+        ('{"partition":1,"offset":5}', ""),
+        ('{"partition":1,"offset":5}', '{"partition":0,"offset":5}'),
+        ('{"partition":1,"offset":5}', '{"partition":2,"offset":5}'),
+        ('{"partition":1,"offset":5}', '{"partition":1,"offset":05}'),
+        ('{"partition":1,"offset":5}', '{"offset":5,"partition":1}'),
+        ('{"partition":1,"offset":5}', '{"partition":1,"offset":5},'),
+        ('{"partition":1,"offset":5}', '{"partition":-1,"offset":5}'),
+        ('{"partition":1,"offset":5}', '{"partition":9223372036854775808,"offset":5}'),
+        ('{"partition":1,"offset":5}', '{"partition":1,"offset":18446744073709551616}'),
+        ("09-21T", "02-30T"),
+        ("T14", "T24"),
+        ("20Z", "20+01:00"),
+        ("20Z", "20,5Z"),
+        ("20Z", "20"),
+        ("Z", "z"),
+        ("}", "}}"),
+        ("}", "}\n"),
+    ],
+)
+def test_what_is_not_quite_that_is_read_as_json(before: str, after: str) -> None:
+    text = (
+        '{"version":1,"type":"offset_snapshot","group":"billing","topic":"orders","epoch":3,'
+        '"revision":9,"offsets":[{"partition":1,"offset":5},{"partition":2,"offset":6}],'
+        '"timestamp":"2026-09-21T14:13:20Z"}'
+    )
+    assert written(text.encode())
+    head, found, tail = text.rpartition(before)
+    assert found
+    payload = (head + after + tail).encode()
+    written(payload)
+    assert outcome(cm.decode, payload) == outcome(cm._decode, payload)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_any_change_of_a_snapshot_reads_the_same_both_ways(data: st.DataObject) -> None:
+    payload = bytearray(
+        cm.SnapshotWriter("g", "t", 1).encode(
+            data.draw(st.integers(1, 2**64 - 1)),
+            data.draw(
+                st.dictionaries(st.integers(0, 2**31), st.integers(0, 2**64 - 1), min_size=1)
+            ),
+            data.draw(st.integers(0, 10**20)),
+        )
+    )
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        change = data.draw(st.sampled_from(["byte", "cut", "copy"]))
+        if change == "byte":
+            payload[at] = data.draw(st.sampled_from(b'0123456789{}[]:,"\\ eE.+-Zabc\x00\xff'))
+        elif change == "cut":
+            del payload[at : at + data.draw(st.integers(1, 8))]
+        else:
+            payload[at:at] = payload[at : at + data.draw(st.integers(1, 30))]
+        if not payload:
+            return
+    written(bytes(payload))
+    assert outcome(cm.decode, bytes(payload)) == outcome(cm._decode, bytes(payload))
+
+
+def test_every_vector_reads_the_same_both_ways() -> None:
+    assert len(PAYLOADS) > 80
+    assert any(map(written, PAYLOADS))
+    for payload in PAYLOADS:
+        assert outcome(cm.decode, payload) == outcome(cm._decode, payload)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Final, Protocol
 
 import numpy as np
@@ -38,7 +37,7 @@ from cursus.formats.record_columns import (
     decode_frames,
     needle,
 )
-from cursus.replay.batches import Batch, ColumnBatch
+from cursus.replay.batches import Batch, ColumnBatch, scanned
 from cursus.replay.interfaces import (
     ByteSource,
     Entry,
@@ -153,11 +152,7 @@ class _Chunk:
 
     def records(self, begin: int, end: int) -> list[ScannedRecord]:
         if self._records is None:
-            columns = self.columns
-            places = zip(
-                columns.position.tolist(), columns.length.tolist(), columns.records(), strict=True
-            )
-            self._records = list(starmap(ScannedRecord, places))
+            self._records = list(scanned(self.columns))
         return self._records[begin:end]
 
 

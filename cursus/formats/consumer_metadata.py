@@ -33,8 +33,11 @@ Source: consumer-metadata.md sections 1.1, 2, 3, 4, 12, 13.
 from __future__ import annotations
 
 import hashlib
+import operator
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from cursus.findings import FormatError
@@ -134,6 +137,7 @@ def group_key(group: str | bytes) -> str:
     return GROUP_KEY_PREFIX + hashlib.sha256(data).hexdigest()
 
 
+@lru_cache(maxsize=4096)  # the same few groups commit again and again
 def offset_key(group: str | bytes, topic: str | bytes) -> str:
     """Key of snapshots."""
     first = group if isinstance(group, bytes) else _bytes(group)
@@ -258,6 +262,54 @@ def decode(payload: bytes) -> ConsumerRecord:
     record of a later version ``detail["later"]`` is a :class:`LaterRecord`, for
     one without a version ``detail["unversioned"]`` an :class:`UnversionedRecord`.
     """
+    return _written_snapshot(payload) or _decode(payload)
+
+
+#: A snapshot as brokers write it, field by field, with plain names and numbers that fit.
+_WRITTEN: Final = re.compile(
+    rb'\{"version":1,"type":"offset_snapshot","group":"([ !#-\[\]-~]+)","topic":"([ !#-\[\]-~]+)"'
+    rb',"epoch":([1-9][0-9]{0,18}),"revision":([1-9][0-9]{0,18}),"offsets":\[('
+    rb'\{"partition":(?:0|[1-9][0-9]{0,8}),"offset":(?:0|[1-9][0-9]{0,18})\}'
+    rb'(?:,\{"partition":(?:0|[1-9][0-9]{0,8}),"offset":(?:0|[1-9][0-9]{0,18})\})*'
+    rb')\],"timestamp":"([0-9TZ:.+-]+)"\}'
+)
+_NUMBERS: Final = re.compile(rb"[0-9]+")
+
+
+def _written_snapshot(payload: bytes) -> ConsumerRecord | None:
+    """Nearly every record is such a snapshot: read in one go, a tenth of the time of JSON.
+
+    ``None`` says nothing: :func:`_decode` is the definition, and gives the same here.
+    """
+    match = _WRITTEN.fullmatch(payload)
+    if match is None:
+        return None
+    group, topic, epoch, revision, items, moment = match.groups()
+    numbers = list(map(int, _NUMBERS.findall(items)))
+    partitions = numbers[::2]
+    if any(map(operator.ge, partitions, partitions[1:])):
+        return None  # to be sorted, or refused
+    text = moment.decode("ascii")
+    try:
+        timestamp = timestamps.parse(text)
+    except ValueError:
+        return None
+    return ConsumerRecord(
+        SNAPSHOT,
+        group.decode("ascii"),
+        int(epoch),
+        topic.decode("ascii"),
+        0,
+        int(revision),
+        tuple(map(OffsetItem, partitions, numbers[1::2])),
+        (),
+        timestamp,
+        VERSION,
+        text,
+    )
+
+
+def _decode(payload: bytes) -> ConsumerRecord:
     fields = _object(payload)
     if "version" not in fields:
         raise FormatError(

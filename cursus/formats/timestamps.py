@@ -33,7 +33,7 @@ def parse(text: str) -> int:
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError("not an RFC 3339 time")
-    year, month, day, hour, minute, second = (int(match[i]) for i in range(1, 7))
+    year, month, day, hour, minute, second = map(int, match.group(1, 2, 3, 4, 5, 6))
     if hour > 23 or minute > 59 or second > 59:
         raise ValueError("hour, minute or second out of range")
     fraction = int((match[7] or "0")[:9].ljust(9, "0"))

@@ -12,8 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from cursus.formats.record import decode
-from cursus.formats.record_columns import RecordColumns, from_records
+from cursus.formats.record_columns import (
+    SLACK,
+    RecordColumns,
+    decode_frames,
+    from_records,
+    needle,
+)
 from cursus.replay import reduced
 from cursus.replay.interfaces import ScannedRecord, SegmentRef
 from cursus.replay.reduced import AggregateEvents, ProducerRuns, TransactionRow
@@ -91,7 +99,7 @@ class ColumnBatch:
         return len(self._columns)
 
     def __iter__(self) -> Iterator[ScannedRecord]:
-        return iter(self._frames())
+        return scanned(self._columns)
 
     @property
     def counts(self) -> bool:
@@ -128,6 +136,12 @@ class ColumnBatch:
         return Frames(base, columns.data[first:end].tobytes(), tuple(columns.length.tolist()))
 
 
+def scanned(columns: RecordColumns) -> Iterator[ScannedRecord]:
+    """Every row as a record at its place."""
+    positions, lengths = columns.position.tolist(), columns.length.tolist()
+    return map(ScannedRecord, positions, lengths, columns.records())
+
+
 @dataclass(frozen=True, slots=True)
 class Frames:
     """Whole frames that follow each other, decoded when they are walked over."""
@@ -140,11 +154,21 @@ class Frames:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[ScannedRecord]:
-        at, data = 0, self.data
-        for length in self.lengths:
-            record = decode(data, at + 4, at + length)
-            yield ScannedRecord(self.position + at, length, record)
-            at += length
+        if not self.lengths:
+            return
+        lengths = np.array(self.lengths, np.int64)
+        starts = np.cumsum(lengths) - lengths
+        first = decode(self.data, 4, self.lengths[0])
+        data = np.frombuffer(self.data + bytes(SLACK), np.uint8)
+        begins = needle(first.topic, first.partition)
+        columns, _ = decode_frames(data, starts, lengths, starts + self.position, begins)
+        yield from scanned(columns)
+        for start, length in zip(
+            starts[len(columns) :].tolist(), self.lengths[len(columns) :], strict=True
+        ):
+            # Not as it was when it was scanned: the codec says why.
+            record = decode(self.data, start + 4, start + length)
+            yield ScannedRecord(self.position + start, length, record)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -246,6 +246,7 @@ class ConsumerReplay:
         self._identity: dict[int, bytes] = {}
         self._historical: dict[tuple[str, str, int], int] = {}
         self._told: dict[tuple[str, str], int] = {}
+        self._hashes: dict[bytes, int] = {}
 
     # -- scan ----------------------------------------------------------------------
 
@@ -373,7 +374,10 @@ class ConsumerReplay:
                 self._historical[key] = max(self._historical.get(key, 0), item.offset)
 
     def _expected_partition(self, key: bytes, partition: int) -> bool:
-        value, most = cm.fnv1a64(key), max(self.partitions, 4)
+        value = self._hashes.get(key)
+        if value is None:
+            value = self._hashes[key] = cm.fnv1a64(key)
+        most = max(self.partitions, 4)
         if value % most == partition:
             return True
         # A declared count is a number out of a file: it must not become the length of a loop.

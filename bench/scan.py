@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import statistics
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import yardstick
+from bench import index_data, yardstick
 from bench.harness import Benchmark, Figures, Goal, Scale, in_turns, ratio
 from cursus import layout
 from cursus.evidence.walk import LogDirectory
@@ -19,6 +20,7 @@ from cursus.formats.offset_index import Prefix
 from cursus.layout import FileKind
 from cursus.replay.interfaces import Entry, SegmentRef, SegmentScan
 from cursus.replay.segments import MAX_INDEX_BYTES
+from cursus.replay.startup import plan
 from inspect_db.load.digests import BlockDigester
 
 RECORDS: Final = 2_000_000
@@ -28,7 +30,7 @@ TOPIC: Final = "events"
 
 
 def benchmarks() -> list[Benchmark]:
-    """One segment of two million records, and many small segments."""
+    """One segment of two million records, many small segments, snapshots of offsets."""
     return [
         Benchmark(
             "scan one segment",
@@ -40,6 +42,7 @@ def benchmarks() -> list[Benchmark]:
             ),
         ),
         Benchmark("scan small segments", small_segments, (Goal("scan_to_reading", at_most=3),)),
+        Benchmark("scan committed offsets", committed_offsets),
     ]
 
 
@@ -223,3 +226,46 @@ def _scan_all(place: Path, count: int) -> None:
     assert len(found) == count
     for scan in found:
         _check(scan, SMALL_RECORDS)
+
+
+# -- snapshots of offsets --------------------------------------------------------------------------
+
+
+def committed_offsets(scale: Scale) -> Figures:
+    """A verdict on a directory that holds snapshots of a thousand groups and little else.
+
+    Times of the yardstick and of reading each payload as JSON, without any check.
+    """
+    groups, snapshots = (50, 4) if scale.quick else (1000, 100)
+    with scale.place() as place:
+        log_dir = place / "logs"
+        index_data.make(log_dir, index_data.Shape(8000))
+        index_data.make_consumers(log_dir, groups, snapshots)
+        paths = sorted((log_dir / layout.INTERNAL_TOPIC).glob("*.log"))
+        count = groups * (snapshots + 1)
+        spent = in_turns(
+            scale.runs,
+            yardstick=lambda: _payloads_as_json(paths, count),
+            verdict=lambda: _judge(log_dir),
+        )
+    return {
+        "yardstick_records_per_s": count / statistics.median(spent["yardstick"]),
+        "verdict_records_per_s": count / statistics.median(spent["verdict"]),
+        "verdict_to_yardstick": ratio(spent, "yardstick", "verdict"),
+    }
+
+
+def _payloads_as_json(paths: list[Path], count: int) -> None:
+    seen = 0
+    for path in paths:
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            json.loads(yardstick.decode(data, at + 4)[6])
+            at += 4 + int.from_bytes(data[at : at + 4], "big")
+            seen += 1
+    assert seen == count
+
+
+def _judge(log_dir: Path) -> None:
+    with LogDirectory.at(str(log_dir)) as evidence:
+        assert plan(evidence).verdict == "starts_clean"

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cursus.formats import canonical_json as cj
 from cursus.formats.canonical_json import INT64, UINT64, JsonError, Number
@@ -230,6 +232,36 @@ def test_what_is_written_can_be_read(value: Any) -> None:
     assert cj.parse(cj.compact(value)) == value
     assert cj.parse(cj.pretty(value)) == value
     assert json.loads(cj.pretty(value)) == value
+
+
+def both_ways(value: Any) -> None:
+    """By the library, and by the writer that is the definition."""
+    assert cj.compact(value) == cj._write(value, None, "").encode()
+    assert cj.pretty(value) == (cj._write(value, "  ", "\n") + "\n").encode()
+
+
+def test_every_character_is_written_as_the_definition_has_it() -> None:
+    characters = [chr(code) for code in range(0x110000)]
+    for start in range(0, len(characters), 4096):
+        both_ways(["".join(characters[start : start + 4096]), *characters[start : start + 4096]])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**70), 2**70)
+        | st.text(st.characters() | st.sampled_from('<>&"\\\n\x00\ud800\u2028'))
+        | st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]+)?(e[0-9]+)?", fullmatch=True).map(
+            cj.Number
+        ),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
+        max_leaves=20,
+    )
+)
+def test_any_value_is_written_as_the_definition_has_it(value: Any) -> None:
+    both_ways(value)
 
 
 # -- where a document ends ---------------------------------------------------------

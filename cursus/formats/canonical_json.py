@@ -23,8 +23,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from cursus.findings import FormatError
 
@@ -46,11 +47,25 @@ _COLON = re.compile(rb"[ \t\n\r]*:")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it was written."""
+    """A number as it was written.
 
-    literal: str
+    No dataclass: a library that writes JSON must not take it for an object.
+    """
+
+    __slots__ = ("literal",)
+
+    def __init__(self, literal: str) -> None:
+        self.literal: Final = literal
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and other.literal == self.literal
+
+    def __hash__(self) -> int:
+        return hash(self.literal)
+
+    def __repr__(self) -> str:
+        return f"Number({self.literal!r})"
 
     def as_int(self, low: int, high: int) -> int:
         """The integer, if the literal is one and lies in ``low`` … ``high``.
@@ -281,7 +296,8 @@ _ESCAPES: Final[dict[str, str]] = {
     "\u2028": "\\u2028",
     "\u2029": "\\u2029",
 }
-_TO_ESCAPE = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
+_UNESCAPED: Final = re.compile("[<>&]|\u2028|\u2029".encode())
+_TO_ESCAPE: Final = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -296,12 +312,32 @@ def quote(text: str) -> str:
 
 def compact(value: Writable) -> bytes:
     """One line without white space and without a newline at the end."""
-    return _write(value, None, "").encode("utf-8")
+    return _quickly(value) or _write(value, None, "").encode("utf-8")
 
 
 def pretty(value: Writable) -> bytes:
     """Two spaces a level, one element a line, ``[]`` for nothing, a newline at the end."""
+    quick = _quickly(value)
+    if quick is not None:
+        return msgspec.json.format(quick, indent=2) + b"\n"
     return (_write(value, "  ", "\n") + "\n").encode("utf-8")
+
+
+def _quickly(value: Writable) -> bytes | None:
+    """As :func:`compact`, by a library that escapes less; ``None`` where it cannot.
+
+    That is numbers that are kept as text or do not fit 64 bits, and what is not
+    Unicode. What it does not escape can only stand inside of strings.
+    """
+    try:
+        text = msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return _UNESCAPED.sub(_escape_bytes, text) if _UNESCAPED.search(text) else text
+
+
+def _escape_bytes(match: re.Match[bytes]) -> bytes:
+    return _ESCAPES[match.group().decode("utf-8")].encode("ascii")
 
 
 def _write(value: Writable, indent: str | None, line: str) -> str:

@@ -33,6 +33,7 @@ Source: consumer-metadata.md sections 1.1, 2, 3, 4, 12, 13.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import operator
 import re
 from collections.abc import Mapping
@@ -99,6 +100,8 @@ class ConsumerRecord:
 
     def canonical(self) -> ConsumerRecord:
         """Offsets sorted by partition, initial offsets by topic in byte order."""
+        if not self.initial_offsets and _ascend(self.offsets):
+            return self
         return replace(
             self,
             offsets=tuple(sorted(self.offsets)),
@@ -110,13 +113,17 @@ class ConsumerRecord:
 
     def identity(self) -> bytes:
         """Canonical encoding with zero time: equal for the same record."""
-        return _written(replace(self.canonical(), timestamp=timestamps.ZERO))
+        return _written(self.canonical(), timestamps.ZERO_TEXT)
 
     def key(self) -> str:
         """Key of the disk record that carries this record."""
         if self.type == SNAPSHOT:
             return offset_key(self.group, self.topic)
         return group_key(self.group)
+
+
+def _ascend(items: tuple[OffsetItem, ...]) -> bool:
+    return all(one.partition < other.partition for one, other in itertools.pairwise(items))
 
 
 def _bytes(name: str) -> bytes:
@@ -575,10 +582,14 @@ def encode(record: ConsumerRecord) -> bytes:
     """Canonical payload. Raises :class:`FormatError`, ``timestamp_out_of_range`` included."""
     record = record.canonical()
     validate(record)
-    return _written(record)
+    try:
+        moment = timestamps.canonical(record.timestamp)
+    except ValueError as error:
+        raise FormatError("timestamp_out_of_range", f"timestamp: {error}") from None
+    return _written(record, moment)
 
 
-def _written(record: ConsumerRecord) -> bytes:
+def _written(record: ConsumerRecord, moment: str) -> bytes:
     found: dict[str, Writable] = {
         "version": record.version,
         "type": record.type,
@@ -602,10 +613,7 @@ def _written(record: ConsumerRecord) -> bytes:
             }
             for item in record.initial_offsets
         ]
-    try:
-        found["timestamp"] = timestamps.canonical(record.timestamp)
-    except ValueError as error:
-        raise FormatError("timestamp_out_of_range", f"timestamp: {error}") from None
+    found["timestamp"] = moment
     return canonical_json.compact(found)
 
 

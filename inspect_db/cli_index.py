@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -227,9 +228,17 @@ def _cell(value: SqlValue, limit: int | None = None) -> str:
 
 
 def write_rows(
-    columns: Sequence[str], rows: Iterable[Sequence[SqlValue]], form: Format, out: IO[str]
+    columns: Sequence[str],
+    rows: Iterable[Sequence[SqlValue]],
+    form: Format,
+    out: IO[str],
+    width: int | None = None,
 ) -> int:
-    """Write a result; returns the number of rows."""
+    """Write a result; returns the number of rows.
+
+    ``width``: columns of the terminal that a table goes to. A wider one is written
+    row after row, each value in a line of its own.
+    """
     count = 0
     if form in {"json", "jsonl"}:
         lead = "[\n  " if form == "json" else ""
@@ -256,10 +265,26 @@ def write_rows(
         max([verdict.display_width(name), *(verdict.display_width(row[at]) for row in table)])
         for at, name in enumerate(columns)
     ]
+    if table and width is not None and sum(widths) + 2 * len(widths) - 2 > width:
+        _write_blocks(columns, table, out)
+        return len(table)
     for line in (list(columns), ["-" * width for width in widths], *table):
         cells = (_padded(*item) for item in zip(line, widths, numeric, strict=True))
         out.write("  ".join(cells).rstrip() + "\n")
     return len(table)
+
+
+def _terminal_width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _write_blocks(columns: Sequence[str], table: Sequence[Sequence[str]], out: IO[str]) -> None:
+    """A row after the other, for a terminal that is too narrow for the table."""
+    names = max(map(verdict.display_width, columns))
+    for number, row in enumerate(table, 1):
+        out.write(f"{'' if number == 1 else chr(10)}-- {number} --\n")
+        for name, value in zip(columns, row, strict=True):
+            out.write(f"{_padded(name, names, False)}  {value}".rstrip() + "\n")
 
 
 def _is_number(text: str) -> bool:
@@ -334,7 +359,8 @@ def query_command(
 ) -> None:
     """Ask an index a named question, or any SQL.
 
-    `inspect-db queries` lists the questions. The index is read-only.
+    `inspect-db queries` lists the questions. The index is read-only. A table that
+    is wider than the terminal is written row after row, a value a line.
     """
     form = _chosen(as_json, as_csv, as_jsonl)
     if (name is None) == (sql is None):
@@ -352,7 +378,7 @@ def query_command(
                 columns, rows = queries_catalogue.execute(
                     connection, sql or "", cast("dict[str, SqlValue]", values)
                 )
-            count = write_rows(columns, rows, form, sys.stdout)
+            count = write_rows(columns, rows, form, sys.stdout, _terminal_width())
         except queries_catalogue.QueryError as error:
             raise Failure(safe_text(str(error))) from None
     if form == "table":
@@ -511,7 +537,7 @@ def _answer(connection: apsw.Connection, statement: str) -> None:
 
 def _show(columns: Sequence[str], rows: Iterable[Sequence[SqlValue]]) -> None:
     out = io.StringIO()
-    write_rows(columns, rows, "table", out)
+    write_rows(columns, rows, "table", out, _terminal_width())
     click.echo(out.getvalue(), nl=False)
 
 

@@ -17,6 +17,7 @@ parameter is bound by name; one that is neither required nor given is null.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -136,7 +137,10 @@ def get(query: str) -> NamedQuery:
     """One query. Raises :class:`QueryError`."""
     found = named_queries().get(query)
     if found is None:
+        near = difflib.get_close_matches(query, named_queries(), n=1)
         hint = "SQL stands behind --sql" if " " in query else "`inspect-db queries` lists them"
+        if near:
+            hint = f"did you mean {near[0]!r}? {hint}"
         raise QueryError(f"no query {query!r}; {hint}")
     return found
 

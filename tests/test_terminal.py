@@ -126,3 +126,33 @@ def test_a_build_shows_its_progress_on_a_terminal_only(tmp_path: Path) -> None:
     done = subprocess.run([*words, str(tmp_path / "b.db")], capture_output=True, check=True)
     assert b"reading" not in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+def test_a_table_that_is_too_wide_for_the_terminal_is_written_row_by_row() -> None:
+    words = [*INSPECT_DB, "query", str(index_help.built("small-healthy")), "segments"]
+    terminal = Terminal(words)
+    try:
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+    lines = terminal.seen.splitlines()
+    assert lines[0] == "-- 1 --"
+    assert re.fullmatch(r"topic +__consumer_offsets", lines[1])
+    assert max(map(len, lines)) <= 80
+    piped = subprocess.run(words, capture_output=True, check=True, text=True).stdout.splitlines()
+    assert piped[0].startswith("topic  ")
+    # Every row of the table is there, each value under its name.
+    assert sum(line.startswith("-- ") for line in lines) == len(piped) - 2
+    narrow = Terminal([*INSPECT_DB, "query", str(index_help.built("small-healthy")), "steps"])
+    try:
+        assert narrow.end() == 0
+    finally:
+        narrow.close()
+    assert "-- 1 --" not in narrow.seen
+
+
+def test_a_question_that_is_nearly_named_is_named() -> None:
+    words = [*INSPECT_DB, "query", str(index_help.built("small-healthy")), "lags"]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode == 1
+    assert "did you mean 'lag'?" in done.stderr

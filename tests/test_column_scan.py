@@ -186,9 +186,9 @@ def test_every_capture(capture: fixtures.Fixture, tmp_path: Path) -> None:
     assert plainly == judged_by(LogDirectory, log_dir)
 
 
-def judged_by(kind: type[LogDirectory], log_dir: Path) -> Any:
+def judged_by(kind: type[LogDirectory], log_dir: Path, as_of: int | None = None) -> Any:
     with kind.at(str(log_dir)) as evidence:
-        return plain(plan(evidence))
+        return plain(plan(evidence, as_of=as_of))
 
 
 def plain(value: Any) -> Any:

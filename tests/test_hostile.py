@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_column_scan import ByColumns, Plainly, judged_by
 
 from cursus.evidence.segment_scan import scan_segment
 from cursus.evidence.walk import LogDirectory
@@ -190,6 +191,17 @@ def judge(log_dir: Path) -> Plan:
         return plan(evidence, as_of=AS_OF)
 
 
+#: Of so many mutations one is judged from columns and record by record too.
+EVERY = 64
+
+
+def both_scans_agree(log_dir: Path) -> None:
+    """The same findings, positions and values, however the records are read."""
+    found = judged_by(LogDirectory, log_dir, AS_OF)
+    assert found == judged_by(Plainly, log_dir, AS_OF)
+    assert found == judged_by(ByColumns, log_dir, AS_OF)
+
+
 def spans_of_frame(data: bytes, start: int, internal: bool) -> Iterator[tuple[int, int, str]]:
     """(begin, end, kind) of the values of a CDM2 frame that nobody checks."""
     at = start + 8
@@ -336,7 +348,7 @@ def run_mutations(
     unseen: Counter[str] = Counter()
     wrong: list[str] = []
     current: str | None = None
-    for name, at, cut, data in mutations:
+    for number, (name, at, cut, data) in enumerate(mutations):
         if current is not None and current != name:
             (log_dir / current).write_bytes(original.files[current])
         current = name
@@ -344,6 +356,8 @@ def run_mutations(
             continue
         (log_dir / name).write_bytes(data)
         result = judge(log_dir)
+        if number % EVERY == 0:
+            both_scans_agree(log_dir)
         if result.verdict != "starts_clean":
             assert [f for f in result.findings if f.severity != "info"]
             continue

@@ -526,9 +526,14 @@ def _say(text: str) -> None:
     click.echo(f"error: {' '.join(text.split())}", err=True)
 
 
+#: Commands that go on until somebody ends them, and let go of much meanwhile.
+_STAY: Final = frozenset({"serve", "shell", "watch"})
+
+
 def main() -> NoReturn:
     """Console script ``inspect-db``."""
-    collect_rarely()
+    if not _STAY.intersection(sys.argv[1:2]):
+        collect_rarely()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

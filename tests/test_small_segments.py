@@ -7,8 +7,10 @@ told beforehand, and record by record.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -189,22 +191,38 @@ def test_good_ones_are_answered_without_a_scan_of_their_own(tmp_path: Path) -> N
         data = good_log(partition, 5, chance)
         write(tmp_path, partition, data[:-1] if partition == 50 else data)
     with LogDirectory.at(str(tmp_path)) as evidence:
-        small = SmallSegments(evidence.open, DEFAULT.plain_below)
+        small = SmallSegments(DEFAULT.plain_below)
         entries = logs(evidence)
         small.expect(entries)
         answered = [
             entry.partition
             for entry in entries
-            if small.scan(ref_of(entry), None, None) is not None
+            if small.scan(evidence.open, ref_of(entry), None, None) is not None
         ]
         # What was not announced, or not in this order, is left to its scan.
-        assert small.scan(ref_of(entries[0]), None, None) is None
+        assert small.scan(evidence.open, ref_of(entries[0]), None, None) is None
         small.expect(entries)
-        assert small.scan(ref_of(entries[1]), None, None) is None
-        assert small.scan(ref_of(entries[0]), None, None) is not None
+        assert small.scan(evidence.open, ref_of(entries[1]), None, None) is None
+        assert small.scan(evidence.open, ref_of(entries[0]), None, None) is not None
         # So is what is asked for under another name than that of the walk.
-        assert small.scan(replace(ref_of(entries[1]), partition=7), None, None) is None
+        assert (
+            small.scan(evidence.open, replace(ref_of(entries[1]), partition=7), None, None) is None
+        )
     assert sorted(answered) == [number for number in range(100) if number != 50]
+
+
+def test_a_directory_is_let_go_without_the_collector_of_cycles(tmp_path: Path) -> None:
+    write(tmp_path, 0, good_log(0, 5, random.Random(7)))
+    with LogDirectory.at(str(tmp_path)) as evidence:
+        evidence.expect(logs(evidence))
+        assert evidence.scan(ref_of(logs(evidence)[0])).end == "clean"
+        watched = weakref.ref(evidence._small)
+    gc.disable()
+    try:
+        del evidence
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 def test_what_became_of_a_file_since_the_walk_is_told_as_ever(tmp_path: Path) -> None:

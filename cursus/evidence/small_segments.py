@@ -67,13 +67,9 @@ Open = Callable[[str], _Opened]
 
 
 class SmallSegments:
-    """Reads ahead. ``opens``: opens a file of the walk, or raises ``UnreadableError``.
+    """Reads ahead. ``below``: a segment of so many bytes or more is not small."""
 
-    ``below``: a segment of so many bytes or more is not small.
-    """
-
-    def __init__(self, opens: Open, below: int) -> None:
-        self._opens = opens
+    def __init__(self, below: int) -> None:
         self._below = below
         self._waiting: deque[Entry] = deque()
         self._ready: dict[str, _Good] = {}
@@ -92,11 +88,14 @@ class SmallSegments:
         )
 
     def scan(
-        self, ref: SegmentRef, visit: Visit | None, index: Prefix | None
+        self, opens: Open, ref: SegmentRef, visit: Visit | None, index: Prefix | None
     ) -> SegmentScan | None:
-        """What a scan of this segment finds, where it is known to be good; else ``None``."""
+        """What a scan of this segment finds, where it is known to be good; else ``None``.
+
+        ``opens``: opens a file of the walk, or raises ``UnreadableError``.
+        """
         if self._waiting and self._waiting[0].path == ref.path:
-            self._read_on()
+            self._read_on(opens)
         good = self._ready.pop(ref.path, None)
         if good is None or not good.is_of(ref):
             return None
@@ -113,14 +112,14 @@ class SmallSegments:
             ref, "clean", ref.size, ref.base, last, good.count, last + 1, (), (), compared
         )
 
-    def _read_on(self) -> None:
+    def _read_on(self, opens: Open) -> None:
         files: list[Entry] = []
         parts: list[bytes] = []
         size = 0
         self._ready = {}
         while self._waiting and size < CHUNK_BYTES and len(files) < CHUNK_FILES:
             entry = self._waiting.popleft()
-            data = self._read(entry)
+            data = _whole(opens, entry)
             if data is not None:
                 files.append(entry)
                 parts.append(data)
@@ -128,19 +127,20 @@ class SmallSegments:
         if files:
             self._ready = _judge(files, b"".join((*parts, _BEHIND)))
 
-    def _read(self, entry: Entry) -> bytes | None:
-        """The whole file; ``None`` leaves it to its scan, which then says what is wrong."""
-        try:
-            source = self._opens(entry.path)
-        except UnreadableError:
-            return None
-        try:
-            data = source.pread(entry.size, 0)
-        except OSError:
-            return None
-        finally:
-            source.close()
-        return data if len(data) == entry.size else None
+
+def _whole(opens: Open, entry: Entry) -> bytes | None:
+    """The whole file; ``None`` leaves it to its scan, which then says what is wrong."""
+    try:
+        source = opens(entry.path)
+    except UnreadableError:
+        return None
+    try:
+        data = source.pread(entry.size, 0)
+    except OSError:
+        return None
+    finally:
+        source.close()
+    return data if len(data) == entry.size else None
 
 
 class _Chunk:

@@ -310,7 +310,7 @@ class LogDirectory:
         self._open_directory: tuple[str, int] | None = None
         self._held = held
         self._buffer: ScanBuffer | None = None
-        self._small = SmallSegments(self.open, DEFAULT.plain_below)
+        self._small = SmallSegments(DEFAULT.plain_below)
         self.in_use: bool | None = None
         self.entries: Sequence[Entry] = ()
         if walk:
@@ -597,7 +597,7 @@ class LogDirectory:
         see :func:`cursus.evidence.segment_scan.scan_segment`.
         """
         if on_bytes is None and after is None:
-            good = self._small.scan(segment, visit, index)
+            good = self._small.scan(self.open, segment, visit, index)
             if good is not None:
                 return good
         try:

@@ -29,7 +29,8 @@ class Machine:
     """``evidence`` is asked by the holder of the directory's lock only.
 
     ``lock_partition`` is ``None`` where no other process can be. ``now_ns``:
-    nanoseconds since 1970.
+    nanoseconds since 1970, which somebody may set back. ``ticks_ns``: nanoseconds
+    of a clock that only goes on, for intervals.
     """
 
     files: FileSystem
@@ -38,6 +39,7 @@ class Machine:
     lock_partition: TakeLock | None
     evidence: Callable[[str], AbstractContextManager[Evidence]]
     now_ns: Callable[[], int]
+    ticks_ns: Callable[[], int] = time.monotonic_ns
 
     def moment(self) -> int:
         """Now, in nanoseconds since the zero time of ``cursus.formats.timestamps``."""

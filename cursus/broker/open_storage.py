@@ -14,8 +14,8 @@ takes its groups along, a first registration may grow the internal topic).
 Network, members of groups and the commands of transactions stand above this.
 
 Locks, in the order in which they are taken: topics, journal, groups (lives of
-all of them), aggregates, one stripe (offsets of a group, producers of a
-partition). Partitions have their own; what waits for the disk there holds
+all of them), aggregates, one stripe (offsets of a group), producers of a
+partition. Partitions have their own; what waits for the disk there holds
 nothing that another producer or another group would need.
 
 Source: broker.md section 2; consumer-metadata.md sections 1, 7; journal.md
@@ -32,20 +32,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cursus import layout
 from cursus.broker.machine import Machine
+from cursus.broker.partition_producers import PartitionProducers
 from cursus.findings import Step
 from cursus.formats import transaction_journal as tj
-from cursus.formats.checkpoints import ProducerEntry
 from cursus.formats.record import Record
 from cursus.formats.topic_manifest import TopicDefinition
 from cursus.formats.transaction_journal import Transaction
 from cursus.replay.consumer_groups import GroupState
-from cursus.replay.producers import Idempotence, rejected
+from cursus.replay.producers import Idempotence
 from cursus.replay.startup import Plan
 from cursus.storage.aggregate_store import AggregateStore
 from cursus.storage.checkpoint_store import PartitionCheckpoints
 from cursus.storage.compaction import CompactionResult
 from cursus.storage.consumer_log import ConsumerLog
-from cursus.storage.errors import StoreError, WriteRefusedError, reason
+from cursus.storage.errors import StoreError, reason
 from cursus.storage.journal_store import JournalStore
 from cursus.storage.log_settings import LogSettings
 from cursus.storage.manifest_store import ManifestStore, TopicChange, empty_log
@@ -56,7 +56,7 @@ from cursus.storage.transaction_finish import finish_commit
 if TYPE_CHECKING:
     from cursus.broker.runtime import Settings
 
-#: Locks that groups, and producers of partitions, are spread over.
+#: Locks that groups are spread over.
 _STRIPES: Final = 64
 
 Key = tuple[str, int]
@@ -74,7 +74,7 @@ class OpenStorage:
         self.settings = settings
         self.step: Step = 2
         self.partitions: dict[Key, PartitionStore] = {}
-        self.producers: dict[Key, Idempotence] = {}
+        self.producers: dict[Key, PartitionProducers] = {}
         self._machine = machine
         self._files = machine.files
         self._topic_lock = RLock()
@@ -87,7 +87,6 @@ class OpenStorage:
         self._aggregate_lock = RLock()
         self._checkpoints: dict[Key, PartitionCheckpoints] = {}
         self._aggregates: dict[Key, AggregateStore] = {}
-        self._durable_producers: dict[Key, dict[str, ProducerEntry]] = {}
         self._emptied: set[str] = set()
 
     # -- opening -------------------------------------------------------------------------
@@ -139,8 +138,7 @@ class OpenStorage:
                 sync_names=False,
             )
             known = plan.producers[key].effective if plan is not None else {}
-            self.producers[key] = Idempotence(dict(known))
-            self._durable_producers[key] = dict(known)
+            self.producers[key] = PartitionProducers(key[0], self._machine.ticks_ns, known)
             if self.step == 5:
                 self._checkpoints[key] = self._new_checkpoints(key, self.partitions[key], None)
         if wanted:
@@ -222,8 +220,8 @@ class OpenStorage:
             *key,
             stored_hwm=stored,
             hwm=log.hwm,
-            producers=partial(self._checkpointed_producers, key),
-            clock=self._machine.now_ns,
+            producers=self.producers[key].durable,
+            clock=self._machine.ticks_ns,
         )
 
     # -- what there is --------------------------------------------------------------------
@@ -248,7 +246,7 @@ class OpenStorage:
         return self._open_journal_store().transactions
 
     def _stripe(self, name: object) -> RLock:
-        """The lock of one group, or of the producers of one partition; a few share one."""
+        """The lock of one group; a few share one."""
         return self._stripes[hash(name) % _STRIPES]
 
     def partition(self, topic: str, partition: int) -> PartitionStore:
@@ -322,7 +320,6 @@ class OpenStorage:
             for key in [key for key in self.partitions if key[0] == topic]:
                 self._checkpoints.pop(key, None)
                 self.producers.pop(key, None)
-                self._durable_producers.pop(key, None)
                 # All of them, whatever one of them says: nobody may write there any more.
                 stack.callback(self.partitions.pop(key).close)
                 if key in self._aggregates:
@@ -396,55 +393,37 @@ class OpenStorage:
         log = self.partition(*key)
         if not any(record.producer_id for record in records):
             return log.append_batch(records)
-        # Of one life of the topic: it may be deleted or emptied while this waits.
-        producers, durable = self.producers.get(key), self._durable_producers.get(key)
-        active = self._definition(topic).idempotent
-        if producers is None or durable is None:
-            raise StoreError("topic_not_found", f'there is no topic "{topic}"', path=topic)
-        with self._stripe(key):
-            known = Idempotence(dict(producers.state))
-            due: list[Record] = []
-            for record in records:
-                who = _producer(record)
-                force = record.sequence > 0
-                result = known.check(*who, active=active, force=force)
-                if rejected(result):
-                    raise WriteRefusedError(result, path=topic)
-                if result == "append":
-                    known.appended(*who, active=active, force=force)
-                    due.append(record)
-            offsets = log.write(due)
-            # Of these only: a commit may have moved other producers since they were copied.
-            for record in due:
-                producers.appended(*_producer(record), active=active, force=record.sequence > 0)
-            # What is a duplicate may be on its way to the disk: it is acknowledged there too.
-            end = log.flushed
+        producers, active = self._producers_of(key)
+        offsets = producers.accept(records, log.write, active=active)
+        end = log.flushed
+        if len(offsets) < len(records):
+            # What is a duplicate may be in the queue, or on its way to the disk: it is
+            # acknowledged there too.
+            end = _written(log, log.leo)
         log.wait(end)
-        if due:
-            self._note_durable(key, due, durable)
+        self._settle(key, log, producers)
         return offsets
 
-    def _note_durable(
-        self, key: Key, records: Sequence[Record], known: dict[str, ProducerEntry]
-    ) -> None:
-        """The producers of records that are on the disk; only these go into a checkpoint.
+    def _producers_of(self, key: Key) -> tuple[PartitionProducers, bool]:
+        """Producers of one life of the topic, and whether it asks for their sequences.
 
-        One ahead of its log would make a producer's retry a duplicate of nothing.
-        ``known``: those of the life of the topic that the records belong to.
+        It may be deleted or emptied while a caller waits for the disk.
         """
-        with self._stripe(key):
-            for record in records:
-                name, epoch, sequence = _producer(record)
-                held = known.get(name)
-                if name and (held is None or (held.epoch, held.sequence) < (epoch, sequence)):
-                    known[name] = ProducerEntry(epoch, sequence)
-        checkpoints = self._checkpoints.get(key)  # none yet while a start finishes commits
-        if checkpoints is not None:
-            checkpoints.note_producers()
+        producers = self.producers.get(key)
+        active = self._definition(key[0]).idempotent
+        if producers is None:
+            raise StoreError("topic_not_found", f'there is no topic "{key[0]}"', path=key[0])
+        return producers, active
 
-    def _checkpointed_producers(self, key: Key) -> dict[str, ProducerEntry]:
-        with self._stripe(key):
-            return dict(self._durable_producers[key])
+    def _settle(self, key: Key, log: PartitionStore, producers: PartitionProducers) -> None:
+        """Producers of records that are on the disk by now go into the next checkpoint.
+
+        ``log`` and ``producers`` are those of the life that the records belong to.
+        """
+        more = producers.settle(log.hwm)
+        checkpoints = self._checkpoints.get(key)  # none yet while a start finishes commits
+        if more and checkpoints is not None:
+            checkpoints.note_producers()
 
     # -- consumer groups --------------------------------------------------------------------
 
@@ -508,11 +487,15 @@ class OpenStorage:
         What its producers have sent is on the disk before the records that say so
         go: a retry that arrives after a crash would be appended twice.
         """
-        log = self.partition(topic, partition)
+        key = (topic, partition)
+        log = self.partition(*key)
         *closed, active = log.segments
         if closed:
             with self._topic_lock:
-                checkpoints = self._checkpoints.get((topic, partition))
+                checkpoints, producers = self._checkpoints.get(key), self.producers.get(key)
+                if producers is not None:
+                    # Also of an append that is durable, and whose caller has not noted it yet.
+                    self._settle(key, log, producers)
                 if checkpoints is not None and not checkpoints.save_producers():
                     return RetentionResult(skipped_reason="checkpoint_not_written")
         return log.apply_retention(below=active)
@@ -564,8 +547,8 @@ class OpenStorage:
 
     # -- checkpoints, and the end -----------------------------------------------------------------
 
-    def checkpoint(self, *, due_only: bool = False) -> None:
-        """Write the checkpoints that changed; with ``due_only`` at most every 250 ms each.
+    def checkpoint(self) -> None:
+        """Write the checkpoints that changed.
 
         A write that fails leaves the file that was there; the stores keep a warning.
         """
@@ -573,11 +556,9 @@ class OpenStorage:
             for key, item in self._checkpoints.items():
                 log = self.partitions.get(key)
                 if log is not None:
+                    self._settle(key, log, self.producers[key])
                     item.note_hwm(log.hwm)
-                    if due_only:
-                        item.flush_if_due()
-                    else:
-                        item.flush()
+                    item.flush()
 
     def close(self) -> None:
         """Ordered shutdown: logs, checkpoints, aggregates, journal.
@@ -606,9 +587,11 @@ def _events(log: PartitionStore) -> Iterator[tuple[bytes, int, int]]:
             yield record.key, record.aggregate_version, record.offset
 
 
-def _producer(record: Record) -> tuple[str, int, int]:
-    name = record.producer_id.decode("utf-8", "surrogateescape")
-    return name, record.epoch, record.sequence
+def _written(log: PartitionStore, end: int) -> int:
+    """Write what is queued below ``end``; the end of what is written now."""
+    while log.flushed < end and log.write_queued():
+        pass
+    return log.flushed
 
 
 class _CommitPort:
@@ -623,9 +606,12 @@ class _CommitPort:
 
     def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         key = (topic, partition)
+        log = self._storage.partition(*key)
+        producers = self._storage.producers[key]
         with self._storage._beside_aggregates(topic, partition, records):
-            self._storage.partition(*key).append_batch(records)
-        self._storage._note_durable(key, records, self._storage._durable_producers[key])
+            # Noted before anybody can take the records for old ones.
+            log.wait(producers.commit(records, log.write).stop)
+        self._storage._settle(key, log, producers)
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int

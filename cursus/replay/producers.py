@@ -12,7 +12,7 @@ Source: journal.md section 6.2 and 6.3; README.md decision 25.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -238,7 +238,7 @@ def _covered(stored: Mapping[str, ProducerEntry], log: PartitionLog) -> dict[str
 class Idempotence:
     """The rules of journal.md section 6.3 for one partition, in memory."""
 
-    state: dict[str, ProducerEntry] = field(default_factory=dict)
+    state: MutableMapping[str, ProducerEntry] = field(default_factory=dict)
 
     def check(self, producer: str, epoch: int, sequence: int, *, active: bool, force: bool) -> str:
         """``append``, ``duplicate`` or the code of the rejection. Changes nothing."""

@@ -15,6 +15,7 @@ README.md decisions 7 and 32.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -95,7 +96,7 @@ def _publish(port: CommitPort, key: PartitionKey, records: Sequence[Record]) -> 
     """Append what is not there yet, in order, as one durable batch."""
     producers = port.producers(*key)
     try:
-        due = due_records(records, Idempotence(dict(producers.state)))
+        due = due_records(records, Idempotence(ChainMap({}, producers.state)))
     except FormatError as error:
         raise StoreError(error.code, error.message, path=key[0]) from error
     if due:

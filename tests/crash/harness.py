@@ -89,6 +89,7 @@ def machine(system: MemoryFileSystem, files: FileSystem | None = None) -> Machin
         lock_partition=None,
         evidence=lambda _: MemoryEvidence(system.tree()),
         now_ns=lambda: system.clock,
+        ticks_ns=lambda: system.clock,
     )
 
 

@@ -80,7 +80,9 @@ def _storage(place: Path, added: float = 0.0) -> Iterator[OpenStorage]:
             time.sleep(added)
 
     log_dir = str(place / "log_dir")
-    with Runtime.start(log_dir, machine=this_machine(Durable(observer))) as runtime:
+    with Runtime.start(
+        log_dir, machine=this_machine(Durable(observer)), background=False
+    ) as runtime:
         assert runtime.storage is not None
         runtime.storage.create_topic(TOPIC, {"partitions": 8})
         yield runtime.storage
@@ -251,7 +253,7 @@ def _judge(log_dir: str) -> None:
 def _start(log_dir: str) -> float:
     """Seconds until storage is open; closing it does not count."""
     found: list[Runtime] = []
-    spent = seconds(lambda: found.append(Runtime.start(log_dir)))
+    spent = seconds(lambda: found.append(Runtime.start(log_dir, background=False)))
     with found[0] as runtime:
         assert runtime.ready
     return spent

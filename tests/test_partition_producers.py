@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cursus.broker.open_storage import OpenStorage, _CommitPort
+from cursus.broker.commit_port import StorageCommitPort
+from cursus.broker.open_storage import OpenStorage
 from cursus.broker.partition_producers import PartitionProducers
 from cursus.broker.runtime import Runtime
 from cursus.formats import transaction_journal as tj
@@ -128,7 +129,7 @@ def test_a_producer_whose_records_are_retained_at_once_is_remembered(
 ) -> None:
     """Its retry after a crash would be appended twice; a decided commit would be, too."""
     record, killed = sent("desk", 1), tmp_path / "as killed"
-    with Runtime.start(str(tmp_path / "log")) as runtime:
+    with Runtime.start(str(tmp_path / "log"), background=False) as runtime:
         storage = runtime.storage
         assert storage is not None
         storage.create_topic("orders", {"partitions": 1, "idempotent": True, "retention_bytes": 1})
@@ -136,7 +137,7 @@ def test_a_producer_whose_records_are_retained_at_once_is_remembered(
         if way == "publish":
             storage.publish("orders", 0, [record])
         else:
-            _CommitPort(storage).append("orders", 0, [record])
+            StorageCommitPort(storage).append("orders", 0, [record])
     with Runtime.start(str(killed)) as runtime:
         assert runtime.storage is not None, runtime.diagnostics
         assert not runtime.storage.publish("orders", 0, [record]), "it was there before"

@@ -123,7 +123,7 @@ def hold(log_dir: Path, told: str) -> Plan:
     before, foreseen = entries(log_dir), judged(log_dir)
     assert entries(log_dir) == before, f"{told}: the plan wrote"
     try:
-        runtime = Runtime.start(str(log_dir), SETTINGS, machine())
+        runtime = Runtime.start(str(log_dir), SETTINGS, machine(), background=False)
     except OSError:
         # Only the lock of the directory, which cannot be taken where no file can be.
         assert not stat.S_ISREG(os.lstat(log_dir / layout.LOG_DIR_LOCK).st_mode), told
@@ -142,7 +142,7 @@ def hold(log_dir: Path, told: str) -> Plan:
     damage = "starts_with_damage"
     assert (second.verdict == damage) <= (foreseen.verdict == damage), f"{told}: told too late"
     after = entries(log_dir, times=False)
-    with Runtime.start(str(log_dir), SETTINGS, machine()) as again:
+    with Runtime.start(str(log_dir), SETTINGS, machine(), background=False) as again:
         assert again.ready, told
     assert entries(log_dir, times=False) == after or _blocked(log_dir), f"{told}: written again"
     return foreseen

@@ -28,9 +28,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cursus import layout
+from cursus.broker.commit_port import StorageCommitPort
+from cursus.broker.derived_state import DerivedState, Key
 from cursus.broker.machine import Machine
 from cursus.broker.partition_producers import PartitionProducers
 from cursus.findings import Step
@@ -39,10 +41,8 @@ from cursus.formats.record import Record
 from cursus.formats.topic_manifest import TopicDefinition
 from cursus.formats.transaction_journal import Transaction
 from cursus.replay.consumer_groups import GroupState
-from cursus.replay.producers import Idempotence
 from cursus.replay.startup import Plan
 from cursus.storage.aggregate_store import AggregateStore
-from cursus.storage.checkpoint_store import PartitionCheckpoints
 from cursus.storage.compaction import CompactionResult
 from cursus.storage.consumer_log import ConsumerLog
 from cursus.storage.errors import StoreError, reason
@@ -59,7 +59,15 @@ if TYPE_CHECKING:
 #: Locks that groups are spread over.
 _STRIPES: Final = 64
 
-Key = tuple[str, int]
+
+class Watcher(Protocol):
+    """Somebody who works on partitions while they are open."""
+
+    def opened(self, key: Key, log: PartitionStore) -> None:
+        """This partition is open now."""
+
+    def closing(self, key: Key, log: PartitionStore) -> None:
+        """This partition is about to be closed."""
 
 
 class OpenStorage:
@@ -74,10 +82,12 @@ class OpenStorage:
         self.settings = settings
         self.step: Step = 2
         self.partitions: dict[Key, PartitionStore] = {}
-        self.producers: dict[Key, PartitionProducers] = {}
         self._machine = machine
         self._files = machine.files
         self._topic_lock = RLock()
+        self._derived = DerivedState(self._files, log_dir, machine.ticks_ns, self._topic_lock)
+        #: Producers of each partition that is open.
+        self.producers: Mapping[Key, PartitionProducers] = self._derived.producers
         self._journal_lock = RLock()
         self._group_lock = RLock()
         self._manifest: ManifestStore
@@ -85,9 +95,9 @@ class OpenStorage:
         self._journal: JournalStore | None = None
         self._stripes = tuple(RLock() for _ in range(_STRIPES))
         self._aggregate_lock = RLock()
-        self._checkpoints: dict[Key, PartitionCheckpoints] = {}
         self._aggregates: dict[Key, AggregateStore] = {}
         self._emptied: set[str] = set()
+        self._watcher: Watcher | None = None
 
     # -- opening -------------------------------------------------------------------------
 
@@ -134,13 +144,16 @@ class OpenStorage:
                 settings=settings,
                 clock=self._machine.now_ns,
                 lock=self._machine.lock_partition,
+                on_durable=partial(self._derived.moved, key),
                 names=names,
                 sync_names=False,
             )
             known = plan.producers[key].effective if plan is not None else {}
-            self.producers[key] = PartitionProducers(key[0], self._machine.ticks_ns, known)
+            self._derived.opened(key, self.partitions[key], known)
             if self.step == 5:
-                self._checkpoints[key] = self._new_checkpoints(key, self.partitions[key], None)
+                self._derived.write_files(key, stored_hwm=None)
+            if self._watcher is not None:
+                self._watcher.opened(key, self.partitions[key])
         if wanted:
             self._files.sync_directory(directory)
             self._files.sync_directory(self.log_dir)
@@ -187,7 +200,7 @@ class OpenStorage:
             definition = self._manifest.definitions[topic]
             self._open_topic(definition, range(definition.partitions), None)
         for state in journal.committing():
-            finish_commit(journal, state.id, _CommitPort(self), clock=self._machine.moment)
+            finish_commit(journal, state.id, StorageCommitPort(self), clock=self._machine.moment)
 
     def _reconcile(self, plan: Plan) -> None:
         """Derived files that differ from what stands in the logs, after everything above.
@@ -196,13 +209,12 @@ class OpenStorage:
         where it is wrong now, so that what is on the disk is right after a start.
         """
         named = {action.path for action in plan.actions}
-        for key, log in self.partitions.items():
+        for key in self.partitions:
             judged = plan.hwm.get(key)
             untouched = key[0] not in self._emptied and judged is not None
             stored = judged.stored if untouched and judged is not None else None
-            self._checkpoints[key] = self._new_checkpoints(key, log, stored)
-            if layout.topic_file(key[0], layout.producers(key[1])) in named:
-                self._checkpoints[key].note_producers()
+            rebuild = layout.topic_file(key[0], layout.producers(key[1])) in named
+            self._derived.write_files(key, stored_hwm=stored, rebuild=rebuild)
         self.checkpoint()
         for topic, partition in self.partitions:
             directory = layout.topic_file(topic, layout.aggregate_directory(partition))
@@ -211,18 +223,13 @@ class OpenStorage:
                 with suppress(StoreError):
                     self.aggregates(topic, partition)
 
-    def _new_checkpoints(
-        self, key: Key, log: PartitionStore, stored: int | None
-    ) -> PartitionCheckpoints:
-        return PartitionCheckpoints(
-            self._files,
-            self.log_dir,
-            *key,
-            stored_hwm=stored,
-            hwm=log.hwm,
-            producers=self.producers[key].durable,
-            clock=self._machine.ticks_ns,
-        )
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tell ``watcher`` of every partition that is open, and of those that come and go."""
+        with self._topic_lock:
+            self._watcher = watcher
+            if watcher is not None:
+                for key, log in self.partitions.items():
+                    watcher.opened(key, log)
 
     # -- what there is --------------------------------------------------------------------
 
@@ -318,8 +325,9 @@ class OpenStorage:
         """Close everything that holds files of a topic."""
         with self._aggregate_lock, ExitStack() as stack:
             for key in [key for key in self.partitions if key[0] == topic]:
-                self._checkpoints.pop(key, None)
-                self.producers.pop(key, None)
+                if self._watcher is not None:
+                    self._watcher.closing(key, self.partitions[key])
+                self._derived.closing(key)
                 # All of them, whatever one of them says: nobody may write there any more.
                 stack.callback(self.partitions.pop(key).close)
                 if key in self._aggregates:
@@ -361,10 +369,33 @@ class OpenStorage:
         sequence, the rules of journal.md section 6.3 apply: what is there already
         is not appended again, and a batch that breaks a rule is refused as a whole.
         """
-        if topic == layout.INTERNAL_TOPIC:
-            raise StoreError("internal_topic_write_forbidden", f"{topic} cannot be written to")
+        _forbid_internal(topic)
         with self._beside_aggregates(topic, partition, records):
             return self._append(topic, partition, records)
+
+    def enqueue(self, topic: str, partition: int, records: Sequence[Record]) -> range:
+        """Accept records that are written and synced later; returns their offsets at once.
+
+        Nothing is promised until the partition's ``hwm`` has passed them. The rules of
+        :meth:`publish` apply. Events of an aggregate are durable when this returns: the
+        version of the next one depends on them.
+        """
+        _forbid_internal(topic)
+        if self._are_events(topic, records):
+            return self.publish(topic, partition, records)
+        key = (topic, partition)
+        log = self.partition(*key)
+        if not any(record.producer_id for record in records):
+            return log.enqueue(records)
+        producers, active = self._producers_of(key)
+        offsets = producers.accept(records, log.enqueue, active=active)
+        self._derived.settle(key, log, producers)
+        return offsets
+
+    def _are_events(self, topic: str, records: Sequence[Record]) -> bool:
+        definition = self._manifest.definitions.get(topic)
+        events = any(record.key and record.aggregate_version for record in records)
+        return events and definition is not None and definition.event_sourcing
 
     @contextmanager
     def _beside_aggregates(
@@ -375,9 +406,7 @@ class OpenStorage:
         What is derived from the log may not lag behind it, or the next event would be
         accepted under a version that is taken.
         """
-        definition = self._manifest.definitions.get(topic)
-        events = any(record.key and record.aggregate_version for record in records)
-        if definition is None or not definition.event_sourcing or not events:
+        if not self._are_events(topic, records):
             yield
             return
         with self._aggregate_lock:
@@ -401,7 +430,7 @@ class OpenStorage:
             # acknowledged there too.
             end = _written(log, log.leo)
         log.wait(end)
-        self._settle(key, log, producers)
+        self._derived.settle(key, log, producers)
         return offsets
 
     def _producers_of(self, key: Key) -> tuple[PartitionProducers, bool]:
@@ -414,16 +443,6 @@ class OpenStorage:
         if producers is None:
             raise StoreError("topic_not_found", f'there is no topic "{key[0]}"', path=key[0])
         return producers, active
-
-    def _settle(self, key: Key, log: PartitionStore, producers: PartitionProducers) -> None:
-        """Producers of records that are on the disk by now go into the next checkpoint.
-
-        ``log`` and ``producers`` are those of the life that the records belong to.
-        """
-        more = producers.settle(log.hwm)
-        checkpoints = self._checkpoints.get(key)  # none yet while a start finishes commits
-        if more and checkpoints is not None:
-            checkpoints.note_producers()
 
     # -- consumer groups --------------------------------------------------------------------
 
@@ -465,14 +484,25 @@ class OpenStorage:
         with self._journal_lock:
             journal = self._open_journal_store()
             clock = self._machine.moment
-            return finish_commit(journal, transactional_id, _CommitPort(self), clock=clock)
+            return finish_commit(journal, transactional_id, StorageCommitPort(self), clock=clock)
+
+    def append_committed(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Records of a commit that is decided, durable when it returns.
+
+        Their producers are noted before anybody can take the records for old ones.
+        """
+        key = (topic, partition)
+        log, producers = self.partition(*key), self.producers[key]
+        with self._beside_aggregates(topic, partition, records):
+            log.wait(producers.commit(records, log.write).stop)
+        self._derived.settle(key, log, producers)
 
     def _open_journal_store(self) -> JournalStore:
         if self._journal is None:
             raise StoreError("journal_write_unavailable", "the journal is not open")
         return self._journal
 
-    def _commit_prepared(
+    def commit_prepared(
         self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int
     ) -> None:
         """Offsets of a commit that is decided, for the life of the group that staged them."""
@@ -487,22 +517,26 @@ class OpenStorage:
         What its producers have sent is on the disk before the records that say so
         go: a retry that arrives after a crash would be appended twice.
         """
-        key = (topic, partition)
-        log = self.partition(*key)
+        log = self.partition(topic, partition)
         *closed, active = log.segments
-        if closed:
-            with self._topic_lock:
-                checkpoints, producers = self._checkpoints.get(key), self.producers.get(key)
-                if producers is not None:
-                    # Also of an append that is durable, and whose caller has not noted it yet.
-                    self._settle(key, log, producers)
-                if checkpoints is not None and not checkpoints.save_producers():
-                    return RetentionResult(skipped_reason="checkpoint_not_written")
+        if closed and not self._derived.save_producers((topic, partition)):
+            return RetentionResult(skipped_reason="checkpoint_not_written")
         return log.apply_retention(below=active)
 
     def compact(self, topic: str, partition: int) -> CompactionResult:
         """One compaction pass over a partition."""
         return self.partition(topic, partition).compact()
+
+    def forget_producers(self, topic: str, partition: int, ttl_ns: int) -> int | None:
+        """Forget producers of a partition that sent nothing for ``ttl_ns``; how many.
+
+        Those of unfinished transactions stay: what a commit has written already is known
+        by its producer only. ``None`` when the checkpoint without them cannot be written:
+        then nobody is forgotten.
+        """
+        with self._topic_lock, self._journal_lock:
+            under_way = self._open_journal_store().producers_under_way
+            return self._derived.forget((topic, partition), ttl_ns, under_way)
 
     # -- aggregates -----------------------------------------------------------------------------
 
@@ -552,13 +586,11 @@ class OpenStorage:
 
         A write that fails leaves the file that was there; the stores keep a warning.
         """
-        with self._topic_lock:  # no file appears in a directory that is being emptied
-            for key, item in self._checkpoints.items():
-                log = self.partitions.get(key)
-                if log is not None:
-                    self._settle(key, log, self.producers[key])
-                    item.note_hwm(log.hwm)
-                    item.flush()
+        self._derived.checkpoint()
+
+    def checkpoint_due(self) -> dict[Key, str | None]:
+        """Write those that changed, at most every 250 ms each; the warning of each of them."""
+        return self._derived.checkpoint_due()
 
     def close(self) -> None:
         """Ordered shutdown: logs, checkpoints, aggregates, journal.
@@ -576,9 +608,14 @@ class OpenStorage:
 
     def abandon(self) -> None:
         """Let go of what is open after a start that failed."""
-        self._checkpoints.clear()
+        self._derived.write_no_more()
         with suppress(StoreError, OSError):
             self.close()
+
+
+def _forbid_internal(topic: str) -> None:
+    if topic == layout.INTERNAL_TOPIC:
+        raise StoreError("internal_topic_write_forbidden", f"{topic} cannot be written to")
 
 
 def _events(log: PartitionStore) -> Iterator[tuple[bytes, int, int]]:
@@ -592,28 +629,3 @@ def _written(log: PartitionStore, end: int) -> int:
     while log.flushed < end and log.write_queued():
         pass
     return log.flushed
-
-
-class _CommitPort:
-    """What the commit of a transaction writes to (fits ``transaction_finish.CommitPort``)."""
-
-    def __init__(self, storage: OpenStorage) -> None:
-        self._storage = storage
-
-    def producers(self, topic: str, partition: int) -> Idempotence:
-        self._storage.partition(topic, partition)
-        return self._storage.producers[topic, partition]
-
-    def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        key = (topic, partition)
-        log = self._storage.partition(*key)
-        producers = self._storage.producers[key]
-        with self._storage._beside_aggregates(topic, partition, records):
-            # Noted before anybody can take the records for old ones.
-            log.wait(producers.commit(records, log.write).stop)
-        self._storage._settle(key, log, producers)
-
-    def commit_offsets(
-        self, group: str, topic: str, offsets: Mapping[int, int], registration_epoch: int
-    ) -> None:
-        self._storage._commit_prepared(group, topic, offsets, registration_epoch)

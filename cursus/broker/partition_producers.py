@@ -134,12 +134,12 @@ class PartitionProducers(Idempotence):
     def _last_heard(self, name: str) -> int:
         return self._heard.get(name, self._opened)
 
-    def expire(self, names: set[str], since: int, save: Callable[[], bool]) -> set[str]:
+    def expire(self, names: set[str], since: int, save: Callable[[], bool]) -> set[str] | None:
         """Forget ``names``, but those that are heard of meanwhile; who is forgotten.
 
         ``save`` writes the checkpoint, without the lock; where it cannot (False),
-        nobody is forgotten. The file comes first: a producer that begins anew must
-        not meet, after a crash, a higher sequence of its earlier life.
+        nobody is forgotten, and this is ``None``. The file comes first: a producer that
+        begins anew must not meet, after a crash, a higher sequence of its earlier life.
         """
         with self._lock:
             left_out = {name: self._durable.pop(name) for name in names if name in self._durable}
@@ -156,7 +156,7 @@ class PartitionProducers(Idempotence):
                     self._heard.pop(name, None)
                 for name in left_out.keys() - gone:
                     self._raise(name, left_out[name])
-        return gone
+        return gone if saved else None
 
 
 def producer_of(record: Record) -> tuple[str, int, int]:

@@ -5,8 +5,8 @@
       refuses              diagnostics: the lock is kept, nothing is touched
       starts               its actions, through the durable door; everything is
                            opened from the state that the plan found
-    … operations …
-    close                  checkpoints, logs, journal, locks: in that order
+    … operations …           and background work (``cursus.broker.background``)
+    close                  background work, logs, checkpoints, journal, locks: in that order
 
 The judgement and the inspector's verdict are one function
 (``cursus.replay.startup.plan``), so they cannot disagree. What a start changes
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
+from cursus.broker.background import Background, BackgroundSettings
 from cursus.broker.machine import Machine, this_machine
 from cursus.broker.open_storage import OpenStorage
 from cursus.findings import CATALOGUE, STEP_NAMES, Finding, FormatError, Step
@@ -47,11 +48,16 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     startup: StartupConfig = field(default_factory=StartupConfig)
     topic_defaults: Mapping[str, Any] = field(default_factory=dict)
+    background: BackgroundSettings = field(default_factory=BackgroundSettings)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Settings:
         """Pick them out of a broker's configuration; others are left alone."""
-        return cls(LogSettings.from_settings(settings), StartupConfig.from_settings(settings))
+        return cls(
+            LogSettings.from_settings(settings),
+            StartupConfig.from_settings(settings),
+            background=BackgroundSettings.from_settings(settings),
+        )
 
     @property
     def limits(self) -> TopicLimits:
@@ -90,7 +96,8 @@ class Runtime:
     """Storage of one log directory, from :meth:`start` to :meth:`close`.
 
     ``storage`` is open, or ``None``, and then ``diagnostics`` says why. The lock
-    is held in both cases. ``plan`` is the judgement that decided.
+    is held in both cases. ``plan`` is the judgement that decided. ``background`` is
+    what the storage does by itself, and what of that fails; ``None`` without it.
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class Runtime:
         self.log_dir = log_dir
         self.settings = settings
         self.storage: OpenStorage | None = None
+        self.background: Background | None = None
         self.diagnostics: Diagnostics | None = None
         self.plan: Plan
         self._machine = machine
@@ -106,9 +114,17 @@ class Runtime:
 
     @classmethod
     def start(
-        cls, log_dir: str, settings: Settings | None = None, machine: Machine | None = None
+        cls,
+        log_dir: str,
+        settings: Settings | None = None,
+        machine: Machine | None = None,
+        *,
+        background: bool = True,
     ) -> Self:
         """Take the lock, judge, and open what the judgement lets open.
+
+        ``background``: False for a caller who does by himself, as operations of the
+        storage, what has to be done by the clock.
 
         Raises ``StorageLockedError`` when another process holds the directory,
         in diagnostics or not; ``LogDirectoryError`` and ``OSError`` when there
@@ -121,7 +137,7 @@ class Runtime:
         try:
             lock = machine.lock_log_dir(log_dir)
             runtime = cls(log_dir, settings or Settings(), machine, lock)
-            runtime._judge_and_open()
+            runtime._judge_and_open(background)
         except OSError:
             if lock is not None:
                 lock.close()
@@ -149,7 +165,7 @@ class Runtime:
             self.diagnostics = Diagnostics.of(stops)
         return stops is not None
 
-    def _judge_and_open(self) -> None:
+    def _judge_and_open(self, background: bool) -> None:
         if self._refused():
             return
         storage = OpenStorage(self.log_dir, self.settings, self._machine)
@@ -160,6 +176,18 @@ class Runtime:
             storage.abandon()
         else:
             self.storage = storage
+            if background:
+                self._begin_background(storage)
+
+    def _begin_background(self, storage: OpenStorage) -> None:
+        background = Background(storage, self.settings.background, self._machine)
+        try:
+            background.start()
+        except BaseException:  # no thread to be had, for instance
+            background.stop()
+            storage.abandon()
+            raise
+        self.background = background
 
     @property
     def ready(self) -> bool:
@@ -173,7 +201,16 @@ class Runtime:
         let go all the same.
         """
         storage, self.storage = self.storage, None
+        background, self.background = self.background, None
         lock, self._lock = self._lock, None
+        try:
+            if background is not None:
+                background.stop()
+        finally:
+            self._let_go(storage, lock)
+
+    @staticmethod
+    def _let_go(storage: OpenStorage | None, lock: HeldLock | None) -> None:
         try:
             if storage is not None:
                 storage.close()

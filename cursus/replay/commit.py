@@ -55,6 +55,11 @@ def _record(state: Transaction, topic: str, partition: int, message: Mapping[str
     )
 
 
+def marker_producer(transactional_id: str) -> str:
+    """The producer of the commit markers of a transactional id."""
+    return f"txn-marker:{transactional_id}:commit"
+
+
 def commit_marker(state: Transaction, topic: str, partition: int) -> Record:
     """The marker that makes the records of ``state`` visible (offset 0).
 
@@ -68,7 +73,7 @@ def commit_marker(state: Transaction, topic: str, partition: int) -> Record:
     return Record(
         topic=_bytes(topic),
         partition=partition,
-        producer_id=_bytes(f"txn-marker:{state.id}:commit"),
+        producer_id=_bytes(marker_producer(state.id)),
         sequence=1,
         epoch=state.epoch,
         payload=MARKER_PAYLOAD,

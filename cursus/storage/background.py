@@ -14,7 +14,6 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Final
 
-from cursus.storage.errors import StoreError
 from cursus.storage.partition_log import PartitionStore
 
 #: How often partitions with work are looked at, in seconds.
@@ -25,12 +24,11 @@ _LONGEST: Final = 0.050
 class BackgroundWriter:
     """Serves the partitions that are added, from :meth:`start` to :meth:`stop`.
 
-    ``failures``: the error of each partition that dropped out, by topic and
-    partition; the partition itself refuses writes since.
+    A partition whose disk fails drops out, and refuses writes since.
     """
 
     def __init__(self) -> None:
-        self.failures: dict[tuple[str, int], StoreError] = {}
+        self._failures: dict[PartitionStore, Exception] = {}
         self._changed = Condition()
         self._busy: set[PartitionStore] = set()
         self._stores: set[PartitionStore] = set()
@@ -49,11 +47,20 @@ class BackgroundWriter:
         with self._changed:
             self._stores.discard(store)
             self._busy.discard(store)
+            if not self._stopping:
+                self._failures.pop(store, None)
+
+    @property
+    def failures(self) -> dict[tuple[str, int], Exception]:
+        """Why the last service of a partition failed, by topic and partition."""
+        with self._changed:
+            return {(log.topic, log.partition): error for log, error in self._failures.items()}
 
     def start(self) -> None:
         """Begin to serve."""
-        self._thread = Thread(target=self._run, name="background writer", daemon=True)
-        self._thread.start()
+        thread = Thread(target=self._run, name="background writer", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread, after what it is doing; nothing is flushed."""
@@ -89,11 +96,16 @@ class BackgroundWriter:
                     self._changed.wait(_pause(self._busy))
 
     def _serve(self, store: PartitionStore) -> None:
+        failure: Exception | None = None
         try:
             store.service()
-        except StoreError as error:
-            self.failures[store.topic, store.partition] = error
+        except Exception as error:  # whatever it is: the others are served
+            failure = error
         with self._changed:
+            if failure is not None and store in self._stores:
+                self._failures[store] = failure
+            elif store.writable:
+                self._failures.pop(store, None)
             # Looked at under the lock: whoever queues next is seen, here or by his call.
             if not store.has_work:
                 self._busy.discard(store)

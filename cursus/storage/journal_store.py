@@ -32,6 +32,7 @@ from cursus import layout
 from cursus.findings import FormatError
 from cursus.formats import transaction_journal as tj
 from cursus.formats.transaction_journal import Transaction
+from cursus.replay.commit import marker_producer
 from cursus.replay.transactions import DEFAULT_EXPIRATION_MS, JournalReplay, import_problem
 from cursus.storage.durable import FileSystem, WritableFile
 from cursus.storage.errors import StoreError, reason
@@ -178,6 +179,15 @@ class JournalStore:
             and not self._states[name].expired
             and _refers(self._states[name], topic)
         ]
+
+    def producers_under_way(self) -> set[str]:
+        """Producers of unfinished transactions, of their records and markers."""
+        found: set[str] = set()
+        for name, state in self._states.items():
+            if state.state in UNDER_WAY and not state.expired:
+                found |= {state.producer, marker_producer(name)}
+                found |= {str(item["Message"]["ProducerID"]) for item in state.messages}
+        return found
 
     # -- changes ---------------------------------------------------------------------
 

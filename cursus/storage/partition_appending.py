@@ -186,11 +186,12 @@ class WritablePartition(ReadablePartition):
         """
         settings, now = self.settings, self._clock()
         with self._append_lock:
-            lingered = now - self._queued_ns >= settings.linger_ms * _MS
+            lingered = not 0 <= now - self._queued_ns < settings.linger_ms * _MS
             if self._queue and (self.has_full_batch or lingered) and self.writable:
                 self._drain()
             unsynced = self._written > self._commit.durable
-        if unsynced and now - self._synced_ns >= settings.disk_flush_interval_ms * _MS:
+        # A clock that was set back must not keep anything from the disk.
+        if unsynced and not 0 <= now - self._synced_ns < settings.disk_flush_interval_ms * _MS:
             self.flush()
         self.tick()
 

@@ -300,6 +300,10 @@ class PartitionStore(WritablePartition):
 
     # -- the end ---------------------------------------------------------------------
 
+    def end_maintenance(self) -> None:
+        """Begin no compaction any more; one that runs stops, with every segment whole."""
+        self._closing = True
+
     def close(self) -> None:
         """Make everything durable and let go of files and lock. Closing twice is allowed.
 

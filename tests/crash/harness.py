@@ -160,7 +160,7 @@ def record(workload: Workload, wrap: Wrap = lambda system: system) -> Recording:
     system = MemoryFileSystem(clock=NOON)
     files = wrap(system)
     world = World()
-    runtime = Runtime.start(ROOT, SETTINGS, machine(system, files))
+    runtime = Runtime.start(ROOT, SETTINGS, machine(system, files), background=False)
     assert runtime.storage is not None, runtime.diagnostics
     fresh = _fresh_world()
     for operation in workload.before:
@@ -173,7 +173,7 @@ def record(workload: Workload, wrap: Wrap = lambda system: system) -> Recording:
         system.trace.clear()
         system = MemoryFileSystem(tree, clock=NOON)
         files = wrap(system)
-        runtime = Runtime.start(ROOT, SETTINGS, machine(system, files))
+        runtime = Runtime.start(ROOT, SETTINGS, machine(system, files), background=False)
         assert runtime.storage is not None, runtime.diagnostics
         world, opened = fresh, []
     else:
@@ -347,7 +347,9 @@ class Examination:
         report = self.report
         system = MemoryFileSystem(state.tree, clock=NOON + 3600 * 10**9)
         base = system.tree()
-        with Runtime.start(ROOT, SETTINGS, machine(system, self._wrap(system))) as runtime:
+        with Runtime.start(
+            ROOT, SETTINGS, machine(system, self._wrap(system)), background=False
+        ) as runtime:
             verdict = runtime.plan
             report.verdicts[verdict.verdict] += 1
             if report.states % INSPECTED == 0:
@@ -414,7 +416,9 @@ class Examination:
             return  # most starts end in a tree that an earlier one ended in
         self._settled.add(key)
         system = MemoryFileSystem(tree, clock=NOON + 3600 * 10**9)
-        with Runtime.start(ROOT, SETTINGS, machine(system, self._wrap(system))) as runtime:
+        with Runtime.start(
+            ROOT, SETTINGS, machine(system, self._wrap(system)), background=False
+        ) as runtime:
             found, actions = runtime.plan.verdict, [item.kind for item in runtime.plan.actions]
             if runtime.diagnostics is not None:
                 text = f"the second start refuses: {runtime.diagnostics.code}"
@@ -431,10 +435,10 @@ class Examination:
         files = machine(system, self._wrap(system))
         gone = sorted(self.recording.groups - before.groups.keys())
         try:
-            with Runtime.start(ROOT, SETTINGS, files) as runtime:
+            with Runtime.start(ROOT, SETTINGS, files, background=False) as runtime:
                 assert runtime.storage is not None, runtime.diagnostics
                 promised = go_on(runtime.storage, before, gone)
-            with Runtime.start(ROOT, SETTINGS, files) as runtime:
+            with Runtime.start(ROOT, SETTINGS, files, background=False) as runtime:
                 assert runtime.storage is not None, runtime.diagnostics
                 assert runtime.plan.verdict == "starts_clean", runtime.plan.first_cause
                 # A segment compacted twice keeps its older marker until the next opening.
@@ -474,7 +478,9 @@ class Examination:
         for moment in moments:
             trace = recording.trace[:moment]
             system = replayed(recording.base, trace, clock=NOON + 3600 * 10**9)
-            runtime = Runtime.start(ROOT, SETTINGS, machine(system, self._wrap(system)))
+            runtime = Runtime.start(
+                ROOT, SETTINGS, machine(system, self._wrap(system)), background=False
+            )
             disk = recording.disk()
             for event in trace:
                 disk.take(event)
@@ -515,7 +521,9 @@ class Examination:
                 self._real_remedies -= 1
                 assert _archived(state.tree, topic) == tree, "the archive moved something else"
         system = MemoryFileSystem(tree, clock=NOON + 3600 * 10**9)
-        with Runtime.start(ROOT, SETTINGS, machine(system, self._wrap(system))) as runtime:
+        with Runtime.start(
+            ROOT, SETTINGS, machine(system, self._wrap(system)), background=False
+        ) as runtime:
             if runtime.diagnostics is not None:
                 second = runtime.diagnostics
                 if code in {UNDECLARED, OUT_OF_RANGE} and second.code in {UNDECLARED, OUT_OF_RANGE}:

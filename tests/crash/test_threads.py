@@ -54,7 +54,7 @@ class SlowDisk:
 def recorded() -> tuple[MemoryFileSystem, SlowDisk, int]:
     system = MemoryFileSystem(clock=NOON)
     disk = SlowDisk(system)
-    with Runtime.start(ROOT, SETTINGS, machine(system, disk)) as runtime:  # type: ignore[arg-type]
+    with Runtime.start(ROOT, SETTINGS, machine(system, disk), background=False) as runtime:  # type: ignore[arg-type]
         storage = runtime.storage
         assert storage is not None
         storage.create_topic("orders", {"partitions": 1, "idempotent": True})
@@ -86,7 +86,7 @@ def examine(state: State, system: MemoryFileSystem) -> int:
     asked = {mark[1] for at, mark in marks if mark[0] == "begin" and at < state.first}
     told = {mark[2]: mark[1] for at, mark in marks if mark[0] == "did" and at < state.last}
     disk = MemoryFileSystem(state.tree, clock=NOON)
-    with Runtime.start(ROOT, SETTINGS, machine(disk)) as runtime:
+    with Runtime.start(ROOT, SETTINGS, machine(disk), background=False) as runtime:
         assert runtime.storage is not None, runtime.diagnostics
         log = runtime.storage.partition("orders", 0)
         found = [(record.offset, record.payload) for record in log.records()]

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from cursus import layout
+from cursus.broker.commit_port import StorageCommitPort
 from cursus.broker.machine import Machine, this_machine
-from cursus.broker.open_storage import OpenStorage, _CommitPort
+from cursus.broker.open_storage import OpenStorage
 from cursus.broker.runtime import Runtime, Settings
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import timestamps
@@ -557,7 +559,7 @@ def test_an_event_that_is_published_counts_in_its_aggregate(tmp_path: Path) -> N
         with pytest.raises(StoreError) as refused:
             storage.append_event("carts", 0, Record(key=b"c", aggregate_version=2))
         assert refused.value.code == "version_conflict"
-        port = _CommitPort(storage)
+        port = StorageCommitPort(storage)
         port.append("carts", 0, [Record(key=b"c", aggregate_version=3)])
         assert storage.append_event("carts", 0, Record(key=b"c", aggregate_version=4)) == 3
         assert storage.aggregates("carts", 0).version(b"c") == 4
@@ -584,7 +586,7 @@ def test_a_producer_is_remembered_when_retention_takes_its_records(tmp_path: Pat
     """A process that is killed right after a retention pass has written no other checkpoint."""
     given = {"partitions": 1, "idempotent": True, "retention_bytes": 1}
     record = Record(payload=b"x", producer_id=b"desk", sequence=1)
-    with Runtime.start(str(tmp_path / "log")) as runtime:
+    with Runtime.start(str(tmp_path / "log"), background=False) as runtime:
         storage = runtime.storage
         assert storage is not None
         storage.create_topic("orders", given)
@@ -606,7 +608,7 @@ def test_retention_waits_for_a_checkpoint_that_cannot_be_written(tmp_path: Path)
             raise OSError(28, "no space", operation.path)
 
     machine = this_machine(real_file_system(observer))
-    with Runtime.start(str(tmp_path), machine=machine) as runtime:
+    with Runtime.start(str(tmp_path), machine=machine, background=False) as runtime:
         storage = runtime.storage
         assert storage is not None
         storage.create_topic("orders", {"partitions": 1, "retention_bytes": 1})
@@ -616,3 +618,20 @@ def test_retention_waits_for_a_checkpoint_that_cannot_be_written(tmp_path: Path)
         assert storage.retain("orders", 0).skipped_reason == "checkpoint_not_written"
         refused = False
         assert storage.retain("orders", 0).removed == (0,)
+
+
+def test_events_of_aggregates_are_kept_whatever_the_broker_keeps(tmp_path: Path) -> None:
+    """manifest.md section 2.4: an aggregate is built from all of its events."""
+    log = LogSettings(log_segment_bytes=1024, log_retention_hours=1, log_retention_bytes=1)
+    years = replace(this_machine(), now_ns=lambda: time.time_ns() + 10**17)
+    with Runtime.start(str(tmp_path), Settings(log=log), years, background=False) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        for name, events in (("carts", True), ("orders", False)):
+            storage.create_topic(name, {"partitions": 1, "event_sourcing": events})
+            for version in range(1, 13):
+                event = Record(key=b"c", aggregate_version=version, payload=bytes(300))
+                storage.publish(name, 0, [event])
+        assert storage.retain("orders", 0).removed
+        assert storage.retain("carts", 0).removed == ()
+        assert len(list(storage.partition("carts", 0).records())) == 12

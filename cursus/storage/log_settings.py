@@ -85,11 +85,16 @@ class LogSettings:
         policy: str = "",
         event_sourcing: bool = False,
     ) -> Self:
-        """The settings of one topic; 0 and ``""`` inherit (segments.md section 12)."""
+        """The settings of one topic; 0 and ``""`` inherit (segments.md section 12).
+
+        An event-sourcing topic inherits no limits: aggregates are built from all of
+        its events (manifest.md section 2.4).
+        """
+        unlimited = -1 if event_sourcing else 0
         return replace(
             self,
-            log_retention_hours=retention_hours or self.log_retention_hours,
-            log_retention_bytes=retention_bytes or self.log_retention_bytes,
+            log_retention_hours=unlimited or retention_hours or self.log_retention_hours,
+            log_retention_bytes=unlimited or retention_bytes or self.log_retention_bytes,
             log_cleanup_policy=policy or self.log_cleanup_policy,
             event_sourcing=event_sourcing,
         )

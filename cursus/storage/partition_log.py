@@ -182,7 +182,6 @@ class PartitionStore(WritablePartition):
             try:
                 return self._compact(closed)
             except _ClosingError:
-                # What is unfinished stands under temporary names; the next opening removes it.
                 return CompactionResult("active_readers")
 
     def _compact(self, closed: list[int]) -> CompactionResult:
@@ -224,7 +223,7 @@ class PartitionStore(WritablePartition):
         left = self._unless_closing(base, _NOBODY)
         try:
             return rewrite(self._fs, self._paths, base, left, found, self._shape)
-        except OSError:
+        except (OSError, _ClosingError):
             with suppress(OSError):  # the next opening does it, where we cannot
                 remove_temporaries(self._fs, self._paths, base)
             raise

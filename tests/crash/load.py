@@ -2,13 +2,15 @@
 
     python -m crash.load LOG_DIR SEED [steady]
 
-Several threads publish, commit, append events, decide transactions, create and
-delete topics, grow them, retain and compact. Each line on stdout is a JSON
+Several threads publish, queue, commit, append events, decide transactions, create
+and delete topics, grow them; retention, compaction and checkpoints are the store's
+own background work, at intervals of milliseconds. Each line on stdout is a JSON
 array: what is about to happen where that takes something away (``will``), and
 what was acknowledged (``did``), written in one ``write`` *after* the engine's
 answer. A line that was written reaches whoever holds the other end of the pipe,
 whatever becomes of us. With ``steady`` no topic comes or goes, and maintenance
-comes as seldom as it does with a broker, in proportion.
+comes as seldom as it does with a broker, in proportion. Background work that fails
+is a failure of the load.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from cursus.broker.background import Background, BackgroundSettings
 from cursus.broker.open_storage import OpenStorage
 from cursus.broker.runtime import Runtime, Settings
 from cursus.formats import timestamps
@@ -38,13 +42,28 @@ SETTINGS = Settings(
         log_retention_hours=-1,
         log_retention_bytes=60_000,
         log_min_cleanable_dirty_ratio=0.05,
-    )
+        log_segment_roll_ms=400,
+        linger_ms=2,
+        disk_flush_interval_ms=20,
+    ),
+    background=BackgroundSettings(
+        log_retention_check_interval_ms=20, log_compaction_check_interval_ms=30
+    ),
+)
+#: As seldom as with a broker, in proportion, so that whoever reads beside it comes up.
+STEADY = replace(
+    SETTINGS,
+    log=replace(SETTINGS.log, log_segment_roll_ms=0),
+    background=BackgroundSettings(
+        log_retention_check_interval_ms=4000, log_compaction_check_interval_ms=4000
+    ),
 )
 TOPICS: dict[str, dict[str, Any]] = {
     "orders": {"partitions": 2, "idempotent": True},
     "logs": {"partitions": 1},
     "prices": {"partitions": 1, "cleanup_policy": "compact"},
     "carts": {"partitions": 1, "event_sourcing": True},
+    "queue": {"partitions": 1, "idempotent": True},
 }
 GROUPS = ("billing", "mailer", "packing")
 
@@ -55,20 +74,19 @@ def say(*words: object) -> None:
 
 
 class Load:
-    """The threads of one round. ``number`` tells the rounds apart.
+    """The threads of one round. ``number`` tells the rounds apart."""
 
-    ``pause``: seconds between two passes of maintenance.
-    """
-
-    def __init__(self, storage: OpenStorage, number: int, pause: float) -> None:
+    def __init__(self, storage: OpenStorage, background: Background, number: int) -> None:
         self.storage = storage
-        self.pause = pause
+        self.background = background
         self.number = number
 
     def orders(self, rng: random.Random) -> None:
         """An idempotent producer of its own for each partition; sequences go on after a start."""
         partition = rng.randrange(2)
         name = f"desk-{partition}"
+        if rng.random() < 0.02:  # whoever is forgotten begins anew, after a kill too
+            self.storage.forget_producers("orders", partition, 0)
         states = self.storage.producers["orders", partition].state
         first = states[name].sequence + 1 if name in states else 1
         records = [
@@ -87,6 +105,25 @@ class Load:
             for _ in range(rng.randint(1, 20))
         ]
         self._publish("logs", 0, records)
+
+    def queue(self, rng: random.Random) -> None:
+        """Queued records: they count when the high watermark has passed them."""
+        log, states = self.storage.partition("queue", 0), self.storage.producers["queue", 0].state
+        first = states["till"].sequence + 1 if "till" in states else 1
+        records = [
+            Record(
+                payload=f"{self.number}:{first + n}:".encode() + b"q" * rng.randrange(200),
+                producer_id=b"till",
+                sequence=first + n,
+            )
+            for n in range(rng.randint(1, 60))
+        ]
+        offsets = self.storage.enqueue("queue", 0, records)
+        while log.hwm < offsets.stop and log.writable:
+            time.sleep(0.002)
+        say(
+            "did", "publish", "queue", 0, offsets.start, [["", r.payload.decode()] for r in records]
+        )
 
     def prices(self, rng: random.Random) -> None:
         key = f"item-{rng.randrange(12)}"
@@ -185,21 +222,19 @@ class Load:
             self.storage.delete_topic(name)
 
     def maintenance(self, rng: random.Random) -> None:
-        threading.Event().wait(self.pause)
-        topic, partition = rng.choice([("orders", 0), ("orders", 1), ("logs", 0), ("prices", 0)])
-        say("will", "retain", topic, partition, self.storage.partition(topic, partition).leo)
-        self.storage.retain(topic, partition)
-        self.storage.compact("prices", 0)
-        self.storage.compact("__consumer_offsets", rng.randrange(4))
-        if rng.random() < 0.2:
-            self.storage.compact_journal()
-        self.storage.checkpoint()
+        """What no clock does: the journal. And what the clock does, told."""
+        threading.Event().wait(0.02 + 0.2 * rng.random())
+        self.storage.compact_journal()
+        for failure in self.background.failures.values():
+            raise RuntimeError(f"background work failed: {failure}")
+        say("did", "background", {f"{a} {b}": n for (a, b), n in self.background.counts.items()})
 
 
 def main() -> int:
     log_dir, seed = sys.argv[1], int(sys.argv[2])
-    runtime = Runtime.start(log_dir, SETTINGS)
-    if runtime.storage is None:
+    steady = "steady" in sys.argv[3:]
+    runtime = Runtime.start(log_dir, STEADY if steady else SETTINGS)
+    if runtime.storage is None or runtime.background is None:
         assert runtime.diagnostics is not None
         say("refused", runtime.diagnostics.code, runtime.diagnostics.path)
         return 5
@@ -208,8 +243,7 @@ def main() -> int:
             runtime.storage.create_topic(name, given)
             say("did", "create", name)
     say("ready")
-    steady = "steady" in sys.argv[3:]
-    load = Load(runtime.storage, seed, pause=4.0 if steady else 0.02)
+    load = Load(runtime.storage, runtime.background, seed)
     failed = threading.Event()
 
     def for_ever(act: Callable[[random.Random], None], number: int) -> None:
@@ -228,7 +262,7 @@ def main() -> int:
                 failed.set()
 
     acts = [load.orders, load.logs, load.prices, load.carts, load.commits, load.transactions]
-    acts.append(load.maintenance)
+    acts += [load.queue, load.maintenance]
     if not steady:
         acts.append(load.topics)
     threads = [

@@ -7,13 +7,16 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from cursus.broker.background import BackgroundSettings
 from cursus.evidence.walk import LogDirectory
 from cursus.findings import CATALOGUE, Lost, finding
 from cursus.replay.startup import ACTION_KINDS, Action, plan
+from cursus.storage.log_settings import LogSettings
 from inspect_db.verdict import action_json, finding_json, lost_json, verdict_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +65,19 @@ def test_every_code_that_the_source_names_is_in_the_catalogue() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_table_of_background_work_has_every_setting_with_its_default() -> None:
+    page = (ROOT / "docs" / "durability.md").read_text("utf-8")
+    log, background = LogSettings(), BackgroundSettings()
+    named = {item.name: getattr(background, item.name) for item in fields(background)}
+    named["log_segment_roll_ms"] = log.log_segment_roll_ms
+    for name in ("log_retention_hours", "log_retention_bytes", "log_min_cleanable_dirty_ratio"):
+        named[name] = getattr(log, name)
+    for name in ("linger_ms", "disk_flush_interval_ms", "disk_flush_batch_size"):
+        named[name] = getattr(log, name)
+    for name, value in named.items():
+        assert f"`{name}` ({value}" in page, name
 
 
 # -- what the pages show is what the commands print -----------------------------------

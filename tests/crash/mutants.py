@@ -19,6 +19,7 @@ from crash.harness import Wrap
 from crash.memory import ROOT
 from cursus import layout
 from cursus.broker import open_storage
+from cursus.broker.partition_producers import PartitionProducers
 from cursus.formats.transaction_journal import Transaction
 from cursus.storage import compaction, partition_open, retention
 from cursus.storage.checkpoint_store import PartitionCheckpoints
@@ -211,6 +212,16 @@ def _same_revision(log: ConsumerLog, group: Any, topic: str, offsets: Any) -> No
     group.revisions[topic] = 0
 
 
+def _forget_in_memory(
+    producers: PartitionProducers, names: set[str], since: int, save: Any
+) -> set[str]:
+    """Silent producers are forgotten; the checkpoint that knows them stays."""
+    for name in names:
+        producers.state.pop(name, None)
+        producers._durable.pop(name, None)
+    return names
+
+
 def _unsynced_opening() -> AbstractContextManager[Any]:
     """Opening a partition, what a killed process had written is taken for durable."""
     stack = ExitStack()
@@ -366,6 +377,12 @@ MUTANTS: Final = {
         "groups",
         law("starts"),
         patched=_method(PartitionCheckpoints, "note_hwm", _note_ahead),
+    ),
+    "forgotten-in-memory": Mutant(
+        "a producer is forgotten before its checkpoint says so",
+        "silent-producers",
+        WORLD,
+        patched=_method(PartitionProducers, "expire", _forget_in_memory),
     ),
     "tail-not-cut": Mutant(
         "a torn tail stays where it is",

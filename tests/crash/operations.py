@@ -408,6 +408,21 @@ class Checkpoint(Operation):
 
 
 @dataclass(frozen=True)
+class ForgetProducers(Operation):
+    """Everybody was silent for long. A start learns of them again, from their records."""
+
+    topic: str
+    partition: int
+
+    def run(self, storage: OpenStorage) -> Any:
+        # The clock stands still: longer than before now is everybody.
+        return storage.forget_producers(self.topic, self.partition, ttl_ns=-1)
+
+    def after(self, world: World) -> Stages:
+        yield world
+
+
+@dataclass(frozen=True)
 class CompactJournal(Operation):
     """The journal without its superseded frames: it says the same."""
 

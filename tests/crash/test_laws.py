@@ -14,7 +14,9 @@ from crash.workloads import WORKLOADS, mixed
 #: States of one workload that are examined here, at least; growth is slow, others are small.
 QUOTAS = (
     dict.fromkeys(WORKLOADS, 320)
-    | dict.fromkeys(("growth", "checkpoints", "queued", "compacted-retention"), 160)
+    | dict.fromkeys(
+        ("growth", "checkpoints", "queued", "compacted-retention", "silent-producers"), 160
+    )
     | {"journal-threshold": 30, "expiry": 60}
 )
 #: Random workloads, and states of each.

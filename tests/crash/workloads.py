@@ -25,6 +25,7 @@ from crash.operations import (
     DropTail,
     FinishTransaction,
     FlushQueued,
+    ForgetProducers,
     Journal,
     Operation,
     Publish,
@@ -458,6 +459,26 @@ def expiry() -> Workload:
 
 
 #: Every workload by its name.
+def silent_producers() -> Workload:
+    """Producers that are forgotten and begin anew, under the sequences that they had."""
+    return Workload(
+        "silent-producers",
+        (
+            Create("orders", {"partitions": 1, "idempotent": True}),
+            publish("orders", 0, "a", "b", "c", "d", producer="p"),
+            publish("orders", 0, "other", producer="q"),
+            Checkpoint(),
+            ForgetProducers("orders", 0),
+            publish("orders", 0, "new a", producer="p"),
+            publish("orders", 0, "new b", producer="p", first=2),
+            Checkpoint(),
+            publish("orders", 0, "new c", producer="p", first=3),
+            ForgetProducers("orders", 0),
+            publish("orders", 0, "newest", producer="p"),
+        ),
+    )
+
+
 WORKLOADS: Final = {
     make().name: make
     for make in (
@@ -476,6 +497,7 @@ WORKLOADS: Final = {
         queued,
         compacted_retention,
         expiry,
+        silent_producers,
     )
 }
 

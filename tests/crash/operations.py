@@ -330,9 +330,9 @@ class FlushQueued(Publish):
     def run(self, storage: OpenStorage) -> Any:
         log = storage.partition(self.topic, self.partition)
         half = len(self.records) // 2
-        log.enqueue(self.records[:half])
+        storage.enqueue(self.topic, self.partition, self.records[:half])
         log.write_queued()
-        log.enqueue(self.records[half:])
+        storage.enqueue(self.topic, self.partition, self.records[half:])
         log.flush()
         return log.hwm
 
@@ -342,9 +342,8 @@ class AppendBehindQueue(Publish):
     """Queued records and one that is not: when that one is acknowledged, all of them are."""
 
     def run(self, storage: OpenStorage) -> Any:
-        log = storage.partition(self.topic, self.partition)
-        log.enqueue(self.records[:-1])
-        return log.append(self.records[-1])
+        storage.enqueue(self.topic, self.partition, self.records[:-1])
+        return storage.publish(self.topic, self.partition, self.records[-1:])
 
 
 @dataclass(frozen=True)

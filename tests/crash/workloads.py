@@ -397,6 +397,9 @@ def queued() -> Workload:
         payloads = [f"{number}.{n}" + "q" * size for n, size in enumerate(sizes)]
         return kind("orders", 0, records(*payloads), SEGMENT_BYTES)
 
+    def sent(kind: type[Publish], first: int, *payloads: str) -> Operation:
+        return kind("orders", 1, records(*payloads, producer="p", first=first), SEGMENT_BYTES)
+
     return Workload(
         "queued",
         (
@@ -405,6 +408,9 @@ def queued() -> Workload:
             some(AppendBehindQueue, 1, 100, 100),
             some(FlushQueued, 2, 200, 200, 200, 200),
             some(AppendBehindQueue, 3, 300, 300, 300),
+            sent(FlushQueued, 1, "a", "b"),
+            Checkpoint(),
+            sent(AppendBehindQueue, 3, "c", "d", "e"),
             Checkpoint(),
             DropTail("orders", 0, 8),
             some(FlushQueued, 4, 10, 10),

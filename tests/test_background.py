@@ -51,13 +51,14 @@ class World:
         self.now = time.time_ns()  # files have the times of this machine
         self.fails: Callable[[Operation], bool] = lambda _: False
         self.code = errno.EIO
+        self.kind: Callable[[int, str, str], Exception] = OSError
         self.operations: list[Operation] = []
         self.before: Callable[[Operation], None] = lambda _: None
 
     def observe(self, operation: Operation) -> None:
         self.before(operation)
         if self.fails(operation):
-            raise OSError(self.code, "injected", operation.path)
+            raise self.kind(self.code, "injected", operation.path)
         self.operations.append(operation)
 
     @property
@@ -539,9 +540,13 @@ def test_an_event_is_never_queued(tmp_path: Path) -> None:
         assert storage.append_event("carts", 0, Record(key=b"c", aggregate_version=2)) == 1
 
 
-def test_a_queue_whose_disk_fails_ends_the_writing_of_one_partition(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [OSError, MemoryError])
+def test_a_queue_whose_disk_fails_ends_the_writing_of_one_partition(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
+    """Whatever the error is: nothing ends the thread that serves the others."""
     world = World()
-    world.code = errno.ENOSPC
+    world.code, world.kind = errno.ENOSPC, kind
     settings = replace(SETTINGS, log=replace(SMALL, linger_ms=0, disk_flush_interval_ms=1))
     with store(tmp_path, world, settings) as running:
         storage = running.storage

@@ -19,8 +19,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from crash.harness import NOON, SETTINGS, record, write_tree
+from crash.harness import write_tree
 from crash.memory import Tree, replayed
+from crash.recording import NOON, SETTINGS, record
 from crash.workloads import WORKLOADS
 
 from cursus import layout

@@ -16,9 +16,11 @@ import sys
 import time
 from collections.abc import Iterator
 
-from crash.harness import Examination, Report, Workload, record
+from crash.dice import mixed
+from crash.harness import Examination, Report
 from crash.model import State, crash_states, fingerprint
-from crash.workloads import WORKLOADS, mixed
+from crash.recording import Workload, record
+from crash.workloads import WORKLOADS
 
 #: Starts of one task that are crashed into themselves.
 NESTED = 40

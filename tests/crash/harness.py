@@ -19,9 +19,8 @@ state. Law 6 is tried on a part of the states.
 from __future__ import annotations
 
 import tempfile
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from io import BytesIO, TextIOWrapper
@@ -31,185 +30,20 @@ from crash.evidence import MemoryEvidence
 from crash.going_on import go_on
 from crash.memory import ROOT, Event, Leaf, MemoryFileSystem, Tree, replayed
 from crash.model import Disk, State, crash_states, fingerprint
-from crash.operations import (
-    INTERNAL_TAIL,
-    NO_MANIFEST,
-    OUT_OF_RANGE,
-    UNDECLARED,
-    Operation,
-    Retain,
-    Stages,
-)
-from crash.world import Fact, Group, Seen, Topic, World, difference, fact
+from crash.operations import INTERNAL_TAIL, NO_MANIFEST, OUT_OF_RANGE, UNDECLARED
+from crash.recording import NOON, SETTINGS, Recording, Wrap, machine
+from crash.world import Fact, Group, Seen, Topic, difference, fact
 from cursus import layout
-from cursus.broker.machine import Machine
-from cursus.broker.open_storage import OpenStorage
-from cursus.broker.runtime import Runtime, Settings
+from cursus.broker.runtime import Runtime
 from cursus.cli import storage as storage_cli
 from cursus.layout import INTERNAL_TOPIC, FileClass, FileKind
 from cursus.replay.startup import Plan, plan
-from cursus.storage.durable import FileSystem
 from cursus.storage.errors import StoreError
-from cursus.storage.log_settings import LogSettings
-
-#: 2026-09-01T12:00:00Z, in nanoseconds since 1970.
-NOON = 1_788_264_000 * 10**9
-SEGMENT_BYTES = 600
-SETTINGS = Settings(
-    log=LogSettings(
-        log_segment_bytes=SEGMENT_BYTES,
-        log_index_size_bytes=256,
-        log_index_interval_bytes=128,
-        log_retention_hours=1,
-        log_min_cleanable_dirty_ratio=0.01,
-    )
-)
 
 #: One state in so many has to go on (law 6).
 CONTINUED = 5
 #: One state in so many is judged by an inspector of its own beside the start's judgement.
 INSPECTED = 4
-
-Wrap = Callable[[FileSystem], FileSystem]
-
-
-class _Unlocked:
-    """No other process sees memory."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def machine(system: MemoryFileSystem, files: FileSystem | None = None) -> Machine:
-    """A machine in memory. ``files``: what the engine sees of ``system``."""
-    return Machine(
-        files=system if files is None else files,
-        make_log_dir=lambda _: None,
-        lock_log_dir=lambda _: _Unlocked(),
-        lock_partition=None,
-        evidence=lambda _: MemoryEvidence(system.tree()),
-        now_ns=lambda: system.clock,
-        ticks_ns=lambda: system.clock,
-    )
-
-
-# -- recording ---------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Step:
-    """One operation of a recording: its stages and the moments that bound it."""
-
-    operation: Operation
-    stages: list[World]
-    begun: int
-    acknowledged: int
-
-
-@dataclass(slots=True)
-class Recording:
-    """A workload that ran to its end: trace, steps, and where the trace begins."""
-
-    name: str
-    trace: list[Event]
-    steps: list[Step]
-    start: World
-    base: Tree
-    notes: list[object] = field(default_factory=list)
-
-    def disk(self) -> Disk:
-        """The disk on which the trace begins."""
-        return Disk(MemoryFileSystem(self.base).root)
-
-    @property
-    def groups(self) -> set[str]:
-        """Every group that there ever was."""
-        return {name for step in self.steps for world in step.stages for name in world.epochs}
-
-    def phase(self, moment: int) -> int:
-        """Equal for moments of which the same is promised."""
-        bounds = [bound for step in self.steps for bound in (step.begun, step.acknowledged)]
-        return bisect_right(bounds, moment)
-
-    def allowed(self, moment: int) -> tuple[list[World], frozenset[str]]:
-        """Worlds that a crash after ``moment`` events may leave, and refusals that it may cause."""
-        worlds, refuses = [self.start], frozenset[str]()
-        for step in self.steps:
-            if step.acknowledged <= moment:
-                worlds, refuses = [step.stages[-1]], frozenset()
-            elif step.begun <= moment:
-                worlds, refuses = step.stages, step.operation.refuses
-        return worlds, refuses
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Operations on an empty directory; those of ``before`` are not crashed into."""
-
-    name: str
-    operations: Sequence[Operation]
-    before: Sequence[Operation] = ()
-
-
-def record(workload: Workload, wrap: Wrap = lambda system: system) -> Recording:
-    """Run a workload on a file system in memory and note everything.
-
-    The first start on an empty directory belongs to the trace, unless the
-    workload has operations that come before it.
-    """
-    system = MemoryFileSystem(clock=NOON)
-    files = wrap(system)
-    world = World()
-    runtime = Runtime.start(ROOT, SETTINGS, machine(system, files), background=False)
-    assert runtime.storage is not None, runtime.diagnostics
-    fresh = _fresh_world()
-    for operation in workload.before:
-        operation.run(runtime.storage)
-        fresh = operation.stages(fresh)[-1]
-    if workload.before:
-        # Everything is durable here: a clean shutdown and another start.
-        runtime.close()
-        tree = system.tree()
-        system.trace.clear()
-        system = MemoryFileSystem(tree, clock=NOON)
-        files = wrap(system)
-        runtime = Runtime.start(ROOT, SETTINGS, machine(system, files), background=False)
-        assert runtime.storage is not None, runtime.diagnostics
-        world, opened = fresh, []
-    else:
-        opened = [Step(_Start(), [world, fresh], 0, len(system.trace))]
-        tree = {}
-    steps, current, notes = list(opened), fresh, []
-    for operation in workload.operations:
-        stages = operation.stages(current)
-        system.clock += 10**9
-        if isinstance(operation, Retain):
-            system.clock = max(system.clock, operation.now_ns)
-        system.mark("begin")
-        begun = len(system.trace)
-        notes.append(operation.run(runtime.storage))
-        system.mark("acknowledged")
-        steps.append(Step(operation, stages, begun, len(system.trace)))
-        current = stages[-1]
-    runtime.close()
-    return Recording(workload.name, system.trace, steps, world, tree, notes)
-
-
-class _Start(Operation):
-    """The first start: nothing is acknowledged, and the internal topic may be cut off."""
-
-    refuses = frozenset({NO_MANIFEST, UNDECLARED})
-
-    def run(self, storage: OpenStorage) -> None:
-        """Nothing: that storage is open says that it has happened."""
-
-    def after(self, world: World) -> Stages:
-        yield _fresh_world()
-
-
-def _fresh_world() -> World:
-    return World(topics={INTERNAL_TOPIC: Topic(4, cleanup="compact")})
-
 
 # -- observing -------------------------------------------------------------------------------
 
@@ -390,7 +224,7 @@ class Examination:
     def _compare(self, state: State, seen: Seen) -> None:
         for moment in self._phases(state):
             worlds, _ = self.recording.allowed(moment)
-            told = [difference(world, seen) for world in worlds]
+            told = [difference(world.started(), seen) for world in worlds]
             if all(text is not None for text in told):
                 law = "acknowledged" if len(worlds) == 1 else "whole"
                 self.report.violate(law, f"{self._where(state)}: {told[-1]}; before it: {told[0]}")
@@ -450,15 +284,19 @@ class Examination:
         if told is not None:
             self.report.violate("goes on", f"{self._where(state)}: {told}")
 
-    def _inside(
-        self, state: State, trace: list[Event], actions: set[str], disk: Disk | None = None
-    ) -> None:
-        """Crash inside this start: its states answer to the same promises."""
+    def inside(self, actions: set[str]) -> None:
+        """What is examined next was left by a start with these actions that did not end."""
         self._also_refuses = frozenset[str]()
         if "create_internal_topic" in actions:
             self._also_refuses |= {NO_MANIFEST, UNDECLARED}
         if actions & {"finish_transaction", "resume_truncation"}:
             self._also_refuses |= {INTERNAL_TAIL}  # a start that writes to groups
+
+    def _inside(
+        self, state: State, trace: list[Event], actions: set[str], disk: Disk | None = None
+    ) -> None:
+        """Crash inside this start: its states answer to the same promises."""
+        self.inside(actions)
         if disk is None:
             disk = Disk(MemoryFileSystem(state.tree).root)
         states = crash_states(trace, seed=7, disk=disk, tears=1, mixtures=1)
@@ -519,7 +357,8 @@ class Examination:
             tree = {p: leaf for p, leaf in state.tree.items() if p.split("/")[0] != topic}
             if self._real_remedies:
                 self._real_remedies -= 1
-                assert _archived(state.tree, topic) == tree, "the archive moved something else"
+                moved = fingerprint(_archived(state.tree, topic))
+                assert moved == fingerprint(tree), "the archive moved something else"
         system = MemoryFileSystem(tree, clock=NOON + 3600 * 10**9)
         with Runtime.start(
             ROOT, SETTINGS, machine(system, self._wrap(system)), background=False

@@ -17,6 +17,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Literal, Self
@@ -47,8 +48,17 @@ EventKind = Literal[
     "chmod",
     "utime",
     "sync_directory",
+    "fsync_failed",
     "mark",
 ]
+
+
+class ShortWriteError(OSError):
+    """An observer that raises this lets ``written`` bytes of a write in before it fails."""
+
+    def __init__(self, code: int, path: str, written: int) -> None:
+        super().__init__(code, os.strerror(code), path)
+        self.written = written
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +356,7 @@ def replayed(tree: Tree, trace: Iterable[Event], *, clock: int = 0) -> MemoryFil
 
 
 def _replay(inodes: dict[int, File | Directory], event: Event, clock: int) -> None:
-    if event.kind in {"fsync", "sync_directory", "mark"}:
+    if event.kind in {"fsync", "fsync_failed", "sync_directory", "mark"}:
         return
     found = inodes[event.inode]
     if isinstance(found, Directory):
@@ -385,7 +395,11 @@ class MemoryFile:
 
     def append(self, data: bytes) -> int:
         position = self.size
-        self._write(position, data)
+        try:
+            self._write(position, data)
+        except ShortWriteError:
+            self._take_back(position)
+            raise
         self.size += len(data)
         return position
 
@@ -410,7 +424,13 @@ class MemoryFile:
     def fsync(self) -> None:
         size = self.size
         with self._system._lock:
-            self._begin(Operation("fsync", self.path))
+            try:
+                self._begin(Operation("fsync", self.path))
+            except WriteUnavailableError:
+                raise
+            except OSError:
+                self._system._note("fsync_failed", self._file.number)
+                raise
             self._system._note("fsync", self._file.number)
         self.durable = size
 
@@ -426,13 +446,26 @@ class MemoryFile:
     def _write(self, position: int, data: bytes) -> None:
         data = bytes(data)
         with self._system._lock:
-            self._begin(Operation("write", self.path, position, data))
-            there = self._file.data
-            if position > len(there):
-                there.extend(bytes(position - len(there)))
-            there[position : position + len(data)] = data
-            self._file.mtime_ns = self._system.clock
-            self._system._note("write", self._file.number, position=position, data=data)
+            try:
+                self._begin(Operation("write", self.path, position, data))
+            except ShortWriteError as error:
+                self._put(position, data[: error.written])
+                raise
+            self._put(position, data)
+
+    def _put(self, position: int, data: bytes) -> None:
+        there = self._file.data
+        if position > len(there):
+            there.extend(bytes(position - len(there)))
+        there[position : position + len(data)] = data
+        self._file.mtime_ns = self._system.clock
+        self._system._note("write", self._file.number, position=position, data=data)
+
+    def _take_back(self, size: int) -> None:
+        with suppress(OSError), self._system._lock:
+            self._system._observer(Operation("truncate", self.path, size))
+            del self._file.data[size:]
+            self._system._note("truncate", self._file.number, position=size)
 
     def _begin(self, operation: Operation) -> None:
         if self._failed:

@@ -7,6 +7,9 @@ The model, event by event of :class:`crash.memory.Event`:
   the first operation that is not kept, if it is a write, any number of leading
   bytes (a torn write). Bytes of one file arrive in the order in which they were
   written.
+* **A failed fsync.** The kernel may have dropped what it could not write, and calls it
+  clean: a crash keeps it or not, as before, but no later fsync makes it durable. What
+  comes behind it then stands behind zeros.
 * **Names.** ``sync_directory`` makes the names of one directory durable. What
   was created, renamed or removed since then is pending: a crash keeps any
   *subset*, in any combination over the directories. (File systems that log
@@ -56,6 +59,8 @@ class _File:
     pending: list[Event] = field(default_factory=list)
     #: ``kept[k]``: the file with the first k pending operations.
     kept: list[Leaf] = field(default_factory=list)
+    #: So many pending operations were there when an fsync failed.
+    dropped: int = 0
 
     def __post_init__(self) -> None:
         self.kept = [self.durable]
@@ -65,9 +70,18 @@ class _File:
         self.kept.append(_apply(self.kept[-1], event))
 
     def sync(self) -> None:
-        self.durable = self.kept[-1]
-        self.pending = []
+        leaf = self.kept[-1]
+        if self.dropped:
+            leaf = self.durable
+            for number, event in enumerate(self.pending):
+                if number >= self.dropped or event.kind != "write":
+                    leaf = _apply(leaf, event)
+        self.durable = leaf
+        self.pending, self.dropped = [], 0
         self.kept = [self.durable]
+
+    def sync_failed(self) -> None:
+        self.dropped = len(self.pending)
 
     def choices(self, rng: random.Random, tears: int) -> list[Leaf]:
         """Everything kept first, nothing kept last, in between prefixes and torn writes.
@@ -184,6 +198,8 @@ class Disk:
             self.files[event.inode].add(event)
         elif kind == "fsync":
             self.files[event.inode].sync()
+        elif kind == "fsync_failed":
+            self.files[event.inode].sync_failed()
         elif kind == "sync_directory":
             self.directories[event.inode].sync()
         elif kind != "mark":

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from crash.harness import Wrap
 from crash.memory import ROOT
+from crash.recording import Wrap
 from cursus import layout
 from cursus.broker import open_storage
 from cursus.broker.partition_producers import PartitionProducers

@@ -126,7 +126,11 @@ class Truncate(Operation):
     refuses: ClassVar[frozenset[str]] = frozenset({INTERNAL_TAIL})
 
     def run(self, storage: OpenStorage) -> Any:
-        return storage.truncate_topic(self.name, storage.topics[self.name].revision)
+        known = storage.topics.get(self.name)
+        revision = known.revision if known is not None else 1
+        # Asked again, one that is decided and not finished carries the revision that it began with.
+        pending = self.name in storage._manifest.pending
+        return storage.truncate_topic(self.name, revision - pending)
 
     def after(self, world: World) -> Stages:
         old = world.topics[self.name]
@@ -272,10 +276,10 @@ class Compact(Operation):
 
 @dataclass(frozen=True)
 class Journal(Operation):
-    """A state of a transaction, journaled. ``apply`` says what its decision makes of the world."""
+    """A state of a transaction, journaled. ``due``: the steps that a decision leaves to do."""
 
     values: dict[str, Any]
-    apply: Callable[[World], None] | None = None
+    due: tuple[Callable[[World], None], ...] = ()
 
     def run(self, storage: OpenStorage) -> Any:
         return storage.journal_append(self.values)
@@ -283,8 +287,8 @@ class Journal(Operation):
     def after(self, world: World) -> Stages:
         values = self.values
         world.transactions[values["id"]] = (values["state"], values["epoch"])
-        if self.apply is not None:
-            self.apply(world)
+        if self.due:
+            world.due[values["id"]] = self.due
         yield world
 
 
@@ -434,7 +438,7 @@ class CompactJournal(Operation):
 
 @dataclass(frozen=True)
 class FinishTransaction(Operation):
-    """Carry a decided commit out. A start would have done so: the world stays."""
+    """Carry a decided commit out, step by step. A start would do the steps that are left."""
 
     name: str
 
@@ -444,6 +448,12 @@ class FinishTransaction(Operation):
         return storage.finish_transaction(self.name)
 
     def after(self, world: World) -> Stages:
+        while world.due[self.name]:
+            step, *rest = world.due[self.name]
+            step(world)
+            world.due[self.name] = tuple(rest)
+            yield world.copy()
+        del world.due[self.name]
         yield world
 
 

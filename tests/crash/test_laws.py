@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from crash.harness import Examination, Recording, Report, record
+from crash.dice import mixed
+from crash.harness import Examination, Report
 from crash.model import State, crash_states
-from crash.workloads import WORKLOADS, mixed
+from crash.recording import Recording, record
+from crash.workloads import WORKLOADS
 
 #: States of one workload that are examined here, at least; growth is slow, others are small.
 QUOTAS = (
@@ -17,6 +19,7 @@ QUOTAS = (
     | dict.fromkeys(
         ("growth", "checkpoints", "queued", "compacted-retention", "silent-producers"), 160
     )
+    | {"decided-and-deleted": 120}
     | {"journal-threshold": 30, "expiry": 60}
 )
 #: Random workloads, and states of each.

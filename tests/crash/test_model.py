@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable
 
-from crash.memory import ROOT, Leaf, MemoryFileSystem, Tree
+import pytest
+
+from crash.memory import ROOT, Leaf, MemoryFileSystem, ShortWriteError, Tree
 from crash.model import Disk, crash_states, fingerprint
+from cursus.storage.durable import Operation, WriteUnavailableError
 
 
 def left(script: Callable[[MemoryFileSystem], None]) -> set[str]:
@@ -125,6 +130,57 @@ def test_a_cut_may_be_lost() -> None:
             file.append(b"x")
 
     assert left(script) == {"a=123", "a=1", "a=1x"}
+
+
+def test_what_an_fsync_failed_for_is_not_made_durable_by_a_later_one() -> None:
+    """The kernel drops the page and calls it clean; what comes behind it stands behind zeros."""
+
+    def refuse(operation: Operation) -> None:
+        if operation.kind == "fsync" and failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    failing = False
+    system = MemoryFileSystem(observer=refuse)
+    synced(system, "a", b"1")
+    failing = True
+    with system.open(f"{ROOT}/a") as file:
+        file.append(b"23")
+        with pytest.raises(OSError, match="Input/output"):
+            file.fsync()
+    failing = False
+    disk = Disk()
+    for event in system.trace:
+        disk.take(event)
+    assert {text(tree) for tree in disk.states(random.Random(0))} == {"a=1", "a=12", "a=123"}
+    with system.open(f"{ROOT}/a") as file:
+        file.append(b"4")
+        file.fsync()
+    assert text(system.tree()) == "a=1234"  # what a process sees
+    for event in system.trace[-2:]:
+        disk.take(event)
+    assert {text(tree) for tree in disk.states(random.Random(0))} == {"a=1\0\x004"}
+
+
+def test_a_write_that_fails_in_the_middle_is_taken_back() -> None:
+    """As ``AppendFile`` does; until that is synced, a crash may leave the half of it."""
+
+    def refuse(operation: Operation) -> None:
+        if operation.data == b"2345":
+            raise ShortWriteError(errno.ENOSPC, operation.path, 2)
+
+    system = MemoryFileSystem(observer=refuse)
+    synced(system, "a", b"1")
+    with system.open(f"{ROOT}/a") as file:
+        with pytest.raises(ShortWriteError):
+            file.append(b"2345")
+        with pytest.raises(WriteUnavailableError):
+            file.append(b"6")
+    assert text(system.tree()) == "a=1"
+    disk = Disk()
+    for event in system.trace:
+        disk.take(event)
+    found = {text(tree) for tree in disk.states(random.Random(0), tears=9)}
+    assert found == {"a=1", "a=12", "a=123"}
 
 
 def test_states_know_the_moments_at_which_they_may_be_left() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from crash.harness import Examination, Report, record
+from crash.harness import Examination, Report
 from crash.model import crash_states
 from crash.mutants import MUTANTS, Mutant
+from crash.recording import record
 from crash.workloads import WORKLOADS
 
 

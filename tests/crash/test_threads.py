@@ -12,9 +12,9 @@ import threading
 import time
 from typing import Any
 
-from crash.harness import NOON, SETTINGS, machine
 from crash.memory import ROOT, MemoryFileSystem
 from crash.model import State, crash_states
+from crash.recording import NOON, SETTINGS, machine
 from cursus.broker.runtime import Runtime
 from cursus.formats.record import Record
 from cursus.storage.durable import FileSystem, WritableFile

@@ -9,10 +9,9 @@ between its decision and its last frame.
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable
 from typing import Any, Final
 
-from crash.harness import NOON, SEGMENT_BYTES, Workload
 from crash.operations import (
     AppendBehindQueue,
     AppendEvents,
@@ -38,7 +37,8 @@ from crash.operations import (
     events,
     records,
 )
-from crash.world import Topic, World
+from crash.recording import NOON, SEGMENT_BYTES, Workload
+from crash.world import World
 from cursus.formats import timestamps
 from cursus.formats import transaction_journal as tj
 from cursus.formats.record import Record
@@ -239,7 +239,7 @@ def internal_compaction() -> Workload:
     )
 
 
-def _state(name: str, state: str, epoch: int, revision: int, **more: Any) -> dict[str, Any]:
+def state_of(name: str, state: str, epoch: int, revision: int, **more: Any) -> dict[str, Any]:
     moment = timestamps.from_unix_ns(NOON + revision * 10**9)
     return {
         "id": name,
@@ -256,15 +256,35 @@ def _state(name: str, state: str, epoch: int, revision: int, **more: Any) -> dic
 def _begun(name: str, epoch: int, revision: int) -> list[Operation]:
     """A transaction that is initialised and begun."""
     return [
-        Journal(_state(name, "aborted", epoch, revision, ready=True)),
-        Journal(_state(name, "open", epoch, revision + 1)),
+        Journal(state_of(name, "aborted", epoch, revision, ready=True)),
+        Journal(state_of(name, "open", epoch, revision + 1)),
     ]
+
+
+def _marker(name: str, partition: int, epoch: int) -> Record:
+    """What closes a committed transaction in a partition (journal.md section 3.1)."""
+    return Record(
+        topic=b"orders",
+        partition=partition,
+        producer_id=f"txn-marker:{name}:commit".encode(),
+        sequence=1,
+        epoch=epoch,
+        payload=b"__cursus_txn_control_marker__",
+        transactional_id=name.encode(),
+        transaction_state=b"committed",
+        transaction_marker=b"commit",
+        control_type=b"transaction",
+        control_version=2,
+        control_coordinator_epoch=epoch,
+        control_key=b"\0\0\0\0",
+        control_value=b"\0\0" + epoch.to_bytes(4, "big"),
+    )
 
 
 def _commit(name: str, epoch: int, revision: int) -> list[Operation]:
     """Two records in two partitions and an offset, staged, decided and carried out."""
     producer = f"txn-{name}"
-    staged = [
+    messages = [
         {
             "Topic": "orders",
             "Partition": partition,
@@ -289,53 +309,47 @@ def _commit(name: str, epoch: int, revision: int) -> list[Operation]:
         "registration_epoch": 1,
     }
 
-    def apply(world: World) -> None:
-        """journal.md section 3.1: records, a marker in each partition, offsets, ``committed``."""
-        for partition in (0, 1):
-            log, seen = world.logs["orders", partition], world.producers["orders", partition]
-            record = Record(
-                topic=b"orders",
-                partition=partition,
-                producer_id=producer.encode(),
-                sequence=1,
-                epoch=epoch,
-                payload=f"{name} in {partition}".encode(),
-                transactional_id=name.encode(),
-                transaction_state=b"open",
-            )
-            marker = Record(
-                topic=b"orders",
-                partition=partition,
-                producer_id=f"txn-marker:{name}:commit".encode(),
-                sequence=1,
-                epoch=epoch,
-                payload=b"__cursus_txn_control_marker__",
-                transactional_id=name.encode(),
-                transaction_state=b"committed",
-                transaction_marker=b"commit",
-                control_type=b"transaction",
-                control_version=2,
-                control_coordinator_epoch=epoch,
-                control_key=b"\0\0\0\0",
-                control_value=b"\0\0" + epoch.to_bytes(4, "big"),
-            )
-            for item in (record, marker):
-                log.add(item, SEGMENT_BYTES)
-                seen[item.producer_id.decode()] = (epoch, 1)
+    def put(partition: int, marker: bool) -> Callable[[World], None]:
+        """journal.md section 3.1: the record of a partition, or its marker."""
+
+        def step(world: World) -> None:
+            item = _marker(name, partition, epoch) if marker else staged(partition)
+            world.logs["orders", partition].add(item, SEGMENT_BYTES)
+            who = item.producer_id.decode()
+            world.producers["orders", partition][who] = (epoch, 1)
+
+        return step
+
+    def staged(partition: int) -> Record:
+        return Record(
+            topic=b"orders",
+            partition=partition,
+            producer_id=producer.encode(),
+            sequence=1,
+            epoch=epoch,
+            payload=f"{name} in {partition}".encode(),
+            transactional_id=name.encode(),
+            transaction_state=b"open",
+        )
+
+    def offsets(world: World) -> None:
         group = world.groups["g"]
         held = group.offsets.setdefault("orders", {})
         if held.get(0, 0) < 10 * epoch + 2:
             held[0] = 10 * epoch + 2
             group.revisions["orders"] = group.revisions.get("orders", 0) + 1
+
+    def committed(world: World) -> None:
         world.transactions[name] = ("committed", epoch)
 
+    due = (put(0, False), put(1, False), put(0, True), put(1, True), offsets, committed)
     return [
         *_begun(name, epoch, revision),
-        Journal(_state(name, "open", epoch, revision + 2, messages=staged, offsets=[offset])),
+        Journal(state_of(name, "open", epoch, revision + 2, messages=messages, offsets=[offset])),
         # The decision is the promise: whatever happens now, a start carries it out.
         Journal(
-            _state(name, "committing", epoch, revision + 3, messages=staged, offsets=[offset]),
-            apply,
+            state_of(name, "committing", epoch, revision + 3, messages=messages, offsets=[offset]),
+            due,
         ),
         FinishTransaction(name),
     ]
@@ -348,7 +362,7 @@ def transactions() -> Workload:
         (
             *_commit("pay", 0, 1),
             *_begun("give-up", 0, 1),
-            Journal(_state("give-up", "aborted", 0, 3)),
+            Journal(state_of("give-up", "aborted", 0, 3)),
             CompactJournal(),
             *_commit("pay", 1, 6),
             publish("orders", 0, "ordinary"),
@@ -359,13 +373,23 @@ def transactions() -> Workload:
     )
 
 
+def decided_and_deleted() -> Workload:
+    """A commit whose decision is the first frame that names its topic; then the topic goes."""
+    *_, decision, finish = _commit("pay", 0, 1)
+    return Workload(
+        "decided-and-deleted",
+        (*_begun("pay", 0, 1), decision, finish, Delete("orders"), ORDERS),
+        before=(ORDERS, Register("g", "orders", 2)),
+    )
+
+
 def journal_threshold() -> Workload:
     """The append that finds 256 superseded frames compacts first."""
-    many = [Journal(_state("busy", "aborted", 0, n, ready=True)) for n in range(1, 256)]
+    many = [Journal(state_of("busy", "aborted", 0, n, ready=True)) for n in range(1, 256)]
     return Workload(
         "journal-threshold",
         (
-            *(Journal(_state("busy", "aborted", 0, n, ready=True)) for n in range(256, 262)),
+            *(Journal(state_of("busy", "aborted", 0, n, ready=True)) for n in range(256, 262)),
             *_begun("other", 0, 1),
         ),
         before=(ORDERS, *many),
@@ -453,11 +477,11 @@ def expiry() -> Workload:
     return Workload(
         "expiry",
         (
-            Journal({**_state("new", "aborted", 0, 1, ready=True)}),
-            Journal({**_state("old", "aborted", 3, 1, ready=True), **old}),
+            Journal({**state_of("new", "aborted", 0, 1, ready=True)}),
+            Journal({**state_of("old", "aborted", 3, 1, ready=True), **old}),
             *_begun("other", 0, 1),
-            Journal({**_state("older", "committed", 4, 1), **old}),
-            Journal(_state("old", "aborted", 4, 5, ready=True)),
+            Journal({**state_of("older", "committed", 4, 1), **old}),
+            Journal(state_of("old", "aborted", 4, 5, ready=True)),
             CompactJournal(),
         ),
         before=(ORDERS,),
@@ -498,6 +522,7 @@ WORKLOADS: Final = {
         compaction,
         internal_compaction,
         transactions,
+        decided_and_deleted,
         journal_threshold,
         event_streams,
         queued,
@@ -506,154 +531,3 @@ WORKLOADS: Final = {
         silent_producers,
     )
 }
-
-
-class _Dice:
-    """Random operations that are legal in the world that the ones before have made."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.world = World(topics={INTERNAL_TOPIC: Topic(4, cleanup="compact")})
-        self.sequences: dict[tuple[str, int, str], int] = {}
-        self.clock = NOON
-
-    def throw(self) -> Operation:
-        """One operation; the world is the one after it."""
-        while True:
-            makers = [self._publish] * 5 + [self._commit] * 3
-            makers += [self._create, self._grow, self._register, self._unregister, self._compact]
-            makers += [self._retain, self._event, self._snapshot, self._checkpoint, self._journal]
-            if self.rng.random() < 0.25:
-                makers += [self._delete, self._truncate, self._compact_journal]
-            operation = self.rng.choice(makers)()
-            if operation is not None:
-                self.world = operation.stages(self.world)[-1]
-                return operation
-
-    def _topic(self, events: bool = False) -> str | None:
-        names = [
-            name
-            for name, item in self.world.topics.items()
-            if name != INTERNAL_TOPIC and item.event_sourcing == events
-        ]
-        return self.rng.choice(names) if names else None
-
-    def _create(self) -> Operation | None:
-        name = self.rng.choice(["a", "b", "c", "e"])
-        named = any(name in (g.topic, *g.offsets) for g in self.world.groups.values())
-        if name in self.world.topics or named:
-            return None
-        given: dict[str, Any] = {"partitions": self.rng.randint(1, 2)}
-        if name == "e":
-            given["event_sourcing"] = True
-        elif name == "b":
-            given["cleanup_policy"] = "compact"
-        elif name == "c":
-            given["cleanup_policy"] = "delete,compact"
-        return Create(name, given)
-
-    def _grow(self) -> Operation | None:
-        name = self._topic()
-        if name is None or self.world.topics[name].partitions > 3:
-            return None
-        return Create(name, {"partitions": self.world.topics[name].partitions + 1})
-
-    def _delete(self) -> Operation | None:
-        name = self._topic(self.rng.random() < 0.2)
-        return Delete(name) if name else None
-
-    def _truncate(self) -> Operation | None:
-        name = self._topic(self.rng.random() < 0.2)
-        return Truncate(name) if name else None
-
-    def _publish(self) -> Operation | None:
-        name = self._topic()
-        if name is None:
-            return None
-        partition = self.rng.randrange(self.world.topics[name].partitions)
-        size = self.rng.choice([1, 10, 60, 150, 700])
-        payloads = [
-            f"{self.rng.randrange(10**6)}" + "x" * size for _ in range(self.rng.randint(1, 4))
-        ]
-        more: dict[str, Any] = {"key": self.rng.choice(["", "", "k1", "k2", "k3"])}
-        if self.rng.random() < 0.3:
-            producer = self.rng.choice(["p", "q"])
-            known = self.world.producers[name, partition].get(producer, (0, 0))
-            more |= {"producer": producer, "first": known[1] + 1}
-        return publish(name, partition, *payloads, **more)
-
-    def _event(self) -> Operation | None:
-        name = self._topic(events=True)
-        if name is None:
-            return None
-        partition = self.rng.randrange(self.world.topics[name].partitions)
-        key = self.rng.choice(["cart-1", "cart-2"])
-        version = self.world.versions[name, partition].get(key.encode(), 0)
-        payloads = ["e" * self.rng.choice([1, 90, 300])] * self.rng.randint(1, 2)
-        return AppendEvents(name, partition, events(key, version + 1, payloads), SEGMENT_BYTES)
-
-    def _snapshot(self) -> Operation | None:
-        name = self._topic(events=True)
-        if name is None:
-            return None
-        partition = self.rng.randrange(self.world.topics[name].partitions)
-        versions = self.world.versions[name, partition]
-        if not versions:
-            return None
-        key = self.rng.choice(sorted(versions))
-        payload = bytes(self.rng.randrange(256) for _ in range(self.rng.randint(1, 40)))
-        return SaveSnapshot(name, partition, key, self.rng.randint(1, versions[key]), payload)
-
-    def _register(self) -> Operation | None:
-        name, topic = self.rng.choice(["g", "h", "i"]), self._topic()
-        if topic is None or name in self.world.groups:
-            return None
-        return Register(name, topic, self.world.topics[topic].partitions)
-
-    def _unregister(self) -> Operation | None:
-        names = sorted(self.world.groups)
-        return Unregister(self.rng.choice(names)) if names else None
-
-    def _commit(self) -> Operation | None:
-        names = sorted(self.world.groups)
-        if not names:
-            return None
-        group = self.world.groups[name := self.rng.choice(names)]
-        held = group.offsets.get(group.topic, {})
-        partitions = self.rng.sample(
-            range(group.partition_count), self.rng.randint(1, group.partition_count)
-        )
-        offsets = {p: held.get(p, 0) + self.rng.randrange(5) for p in partitions}
-        return Commit(name, group.topic, offsets)
-
-    def _retain(self) -> Operation | None:
-        keys = [key for key in self.world.logs if "delete" in self.world.topics[key[0]].cleanup]
-        keys = [key for key in keys if not self.world.topics[key[0]].event_sourcing]
-        if not keys:
-            return None
-        self.clock += 3 * HOUR
-        return Retain(*self.rng.choice(sorted(keys)), now_ns=self.clock)
-
-    def _compact(self) -> Operation | None:
-        keys = [key for key in self.world.logs if "compact" in self.world.topics[key[0]].cleanup]
-        keys += [(INTERNAL_TOPIC, p) for p in range(4)]
-        return Compact(*self.rng.choice(sorted(keys)))
-
-    def _checkpoint(self) -> Operation:
-        return Checkpoint()
-
-    def _journal(self) -> Operation:
-        name = self.rng.choice(["t", "u"])
-        state, epoch = self.world.transactions.get(name, ("aborted", -1))
-        if state == "open":
-            return Journal(_state(name, "aborted", epoch, 9))
-        return Journal(_state(name, self.rng.choice(["aborted", "open"]), epoch + 1, 9, ready=True))
-
-    def _compact_journal(self) -> Operation:
-        return CompactJournal()
-
-
-def mixed(seed: int, length: int = 24) -> Workload:
-    """``length`` random operations, legal in the order in which they come."""
-    dice = _Dice(seed)
-    return Workload(f"mixed-{seed}", tuple(dice.throw() for _ in range(length)))

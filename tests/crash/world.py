@@ -14,6 +14,7 @@ Records that compaction may take (a later record of the same key is there) are
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,7 +126,8 @@ class World:
     """Everything. ``epochs``: the last lifecycle epoch of every group that ever was.
 
     ``transactions``: (state, epoch) of each id. ``snapshots``: version
-    and payload of each key's aggregate snapshot, by (topic, partition).
+    and payload of each key's aggregate snapshot, by (topic, partition). ``due``: what
+    is left to do of each commit that is decided, step by step; a start does it.
     """
 
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -136,9 +138,20 @@ class World:
     producers: dict[tuple[str, int], dict[str, tuple[int, int]]] = field(default_factory=dict)
     versions: dict[tuple[str, int], dict[bytes, int]] = field(default_factory=dict)
     snapshots: dict[tuple[str, int], dict[bytes, tuple[int, bytes]]] = field(default_factory=dict)
+    due: dict[str, tuple[Callable[[World], None], ...]] = field(default_factory=dict)
 
     def copy(self) -> World:
         return copy.deepcopy(self)
+
+    def started(self) -> World:
+        """What a start makes of it: commits that are decided are carried out, by their ids."""
+        if not self.due:
+            return self
+        world = self.copy()
+        for name in sorted(world.due, key=str.encode):
+            for step in world.due.pop(name):
+                step(world)
+        return world
 
 
 @dataclass(frozen=True, slots=True)

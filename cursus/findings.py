@@ -2164,7 +2164,7 @@ _add(
             "error",
             "ignores",
             None,
-            "The registration of a group could not be written.",
+            "The registration of a group could not be written; where its record may be there all the same, a restart says so, and the group takes nothing until then.",
             "Ask again after a restart: until then the partition takes nothing.",
         ),
         FindingCode(
@@ -2172,7 +2172,7 @@ _add(
             "error",
             "ignores",
             None,
-            "The tombstone of a group could not be written; the group lives.",
+            "The tombstone of a group could not be written. The group lives; where the tombstone may be there all the same, a restart says so, and the group takes nothing until then.",
             "Ask again after a restart: until then the partition takes nothing.",
         ),
     ]

@@ -16,7 +16,12 @@ from test_consumer_replay_vectors import as_vector, fed
 from cursus.formats.record import Record
 from cursus.replay import consumer_groups as cg
 from cursus.storage.consumer_log import ConsumerLog
-from cursus.storage.errors import StoreError, WriteFailedError, WriteRefusedError
+from cursus.storage.errors import (
+    StoreError,
+    UnwritableError,
+    WriteFailedError,
+    WriteRefusedError,
+)
 
 
 class Topic:
@@ -42,7 +47,7 @@ class Topic:
     def append(self, partition: int, record: Record) -> int:
         outcome, self.next = self.next, "works"
         if partition in self.broken:
-            raise WriteFailedError("partition_write_unavailable")
+            raise UnwritableError("partition_write_unavailable")
         if outcome == "refused":
             raise WriteRefusedError("record_too_large")
         offset = sum(item["partition"] == partition for item in self.records)
@@ -143,7 +148,7 @@ def test_every_start_accepts_what_was_written(block: int) -> None:
                 doubtful += 1
             check(topic)
         written += len(topic.records)
-    assert written > 200
+    assert written > 180  # a group in doubt takes nothing until the next restart
     assert doubtful > 20
 
 

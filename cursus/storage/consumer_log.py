@@ -12,6 +12,11 @@ key would have the same epoch or revision, so it may go only where the failed on
 went, to a partition that takes nothing until restart, even when the topic has
 grown since and the key belongs elsewhere.
 
+Records of one group lie in different partitions, so more than the key is in doubt. A
+registration or a tombstone that may be there would take back what is acknowledged
+behind it: such a group takes nothing until restart, and is a reference of its topic.
+So are offsets that may be there.
+
 Members, generations and ownership are the coordinator's: it checks them first.
 Calls for **one group need a lock of that group**. ``register``, ``delete_group``,
 ``forget_topic`` and ``grow_if_due`` also need **the broker's group lock**, which
@@ -33,7 +38,13 @@ from cursus.formats.canonical_json import INT64, UINT64
 from cursus.formats.consumer_metadata import ConsumerRecord, SnapshotWriter
 from cursus.formats.record import Record
 from cursus.replay.consumer_groups import ConsumerResult, GroupState
-from cursus.storage.errors import StoreError, WriteRefusedError, reason
+from cursus.storage.errors import (
+    StoreError,
+    UnwritableError,
+    WriteFailedError,
+    WriteRefusedError,
+    reason,
+)
 
 #: What may come of a write: refused before it, or failed in it.
 _WRITING: Final = (FormatError, StoreError, OSError)
@@ -74,6 +85,10 @@ class ConsumerLog:
         self._clock = clock
         self._wanted = partitions
         self._pinned: dict[bytes, int] = {}
+        #: Groups whose last registration or tombstone may be there, or not: topic, and code.
+        self._doubtful: dict[str, tuple[str, str]] = {}
+        #: (group, topic) of offsets that may be there, or not.
+        self._doubtful_offsets: set[tuple[str, str]] = set()
         self._writers: dict[tuple[str, str], SnapshotWriter] = {}
         #: Partitions of the internal topic that new records are spread over.
         self.partitions = partitions
@@ -99,15 +114,18 @@ class ConsumerLog:
         return self._epochs.get(group, 0)
 
     def references(self, topic: str) -> list[str]:
-        """Live groups on ``topic``, or with offsets of it; by the bytes of their names."""
-        return sorted(
-            (
-                group.name
-                for group in self._groups.values()
-                if group.topic == topic or group.offsets.get(topic)
-            ),
-            key=_order,
-        )
+        """Live groups on ``topic``, or with offsets of it; by the bytes of their names.
+
+        Groups and offsets that a restart may find are among them.
+        """
+        found = {
+            group.name
+            for group in self._groups.values()
+            if group.topic == topic or group.offsets.get(topic)
+        }
+        found |= {name for name, (named, _) in self._doubtful.items() if named == topic}
+        found |= {name for name, named in self._doubtful_offsets if named == topic}
+        return sorted(found, key=_order)
 
     # -- lives of groups ---------------------------------------------------------------
 
@@ -122,6 +140,7 @@ class ConsumerLog:
             raise StoreError(
                 "invalid_partition_count", f"invalid partition count: {partition_count}"
             )
+        self._refuse_in_doubt(group)
         known = self._groups.get(group)
         if known is not None:
             _same(known, topic, partition_count)
@@ -140,8 +159,9 @@ class ConsumerLog:
         try:
             self._write_life(record)
         except _WRITING as error:
-            prefix = "persist group registration: "
-            raise _failed("registration_write_failed", prefix, group, error) from error
+            code, prefix = "registration_write_failed", "persist group registration: "
+            self._note_doubt(error, record, code)
+            raise _failed(code, prefix, group, error) from error
         self._epochs[group] = epoch
         self._groups[group] = GroupState(group, topic, partition_count, epoch)
         self.grow_if_due()
@@ -154,6 +174,7 @@ class ConsumerLog:
         """
         if not group:
             raise StoreError("empty_name", "group name must not be empty")
+        self._refuse_in_doubt(group)
         known = self._groups.get(group)
         if known is None:
             return False
@@ -170,12 +191,15 @@ class ConsumerLog:
         try:
             self._write_life(record)
         except _WRITING as error:
-            prefix = "persist group tombstone: "
-            raise _failed("tombstone_write_failed", prefix, group, error) from error
+            code, prefix = "tombstone_write_failed", "persist group tombstone: "
+            self._note_doubt(error, record, code)
+            raise _failed(code, prefix, group, error) from error
         self._epochs[group] = epoch
         del self._groups[group]
         for topic in known.offsets:
             self._writers.pop((group, topic), None)
+        # The tombstone is above them, whether they are there or not.
+        self._doubtful_offsets = {item for item in self._doubtful_offsets if item[0] != group}
         self.grow_if_due()
         return True
 
@@ -216,6 +240,7 @@ class ConsumerLog:
 
         Raises :class:`StoreError`; then nothing has changed.
         """
+        self._refuse_in_doubt(group)
         known = self._require(group)
         _check_topic(known, topic)
         _check_partition(known, partition)
@@ -234,6 +259,7 @@ class ConsumerLog:
         items = list(offsets)
         if not items:
             return False
+        self._refuse_in_doubt(group)
         known = self._require(group)
         _check_topic(known, topic)
         now = known.offsets.get(topic, {})
@@ -290,6 +316,8 @@ class ConsumerLog:
             payload = writer.encode(revision + 1, offsets, self._clock())
             self._write(writer.key, writer.key_hash, payload)
         except _WRITING as error:
+            if _outcome_unknown(error):
+                self._doubtful_offsets.add((group.name, topic))
             raise _failed("append_failed", "", group.name, error) from error
         group.offsets[topic] = offsets
         group.revisions[topic] = revision + 1
@@ -312,11 +340,30 @@ class ConsumerLog:
             self._pinned[key] = partition
             raise
 
+    def _note_doubt(
+        self, error: StoreError | FormatError | OSError, record: ConsumerRecord, code: str
+    ) -> None:
+        if _outcome_unknown(error):
+            self._doubtful[record.group] = (record.topic, code)
+
+    def _refuse_in_doubt(self, group: str) -> None:
+        """What is acknowledged behind such a record may not be there after a restart."""
+        if group in self._doubtful:
+            code = self._doubtful[group][1]
+            what = "was registered" if code == "registration_write_failed" else "was deleted"
+            text = f'whether group "{group}" {what} is known after a restart'
+            raise StoreError(code, text, path=layout.INTERNAL_TOPIC, group=group)
+
     def _require(self, group: str) -> GroupState:
         known = self._groups.get(group)
         if known is None:
             raise StoreError("group_not_found", f"group '{group}' not found", group=group)
         return known
+
+
+def _outcome_unknown(error: StoreError | FormatError | OSError) -> bool:
+    """May the record be on the disk? A log says so; what fails before it, does not."""
+    return isinstance(error, WriteFailedError) and not isinstance(error, UnwritableError)
 
 
 def _failed(

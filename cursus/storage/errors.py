@@ -48,6 +48,10 @@ class WriteFailedError(StoreError):
     """
 
 
+class UnwritableError(WriteFailedError):
+    """An earlier operation has failed: nothing of this one was written, and that is certain."""
+
+
 class ReadError(StoreError):
     """A read that gives nothing: the offset is out of range, or the file is damaged."""
 

@@ -21,7 +21,7 @@ from cursus import layout
 from cursus.formats.offset_index import ENTRY_BYTES
 from cursus.formats.record import FrameEncoder, Record
 from cursus.storage.durable import FileSystem
-from cursus.storage.errors import WriteRefusedError
+from cursus.storage.errors import UnwritableError, WriteRefusedError
 from cursus.storage.free_space import FreeSpaceGuard
 from cursus.storage.log_settings import LogSettings
 from cursus.storage.partition_open import OpenedLog
@@ -76,9 +76,9 @@ class WritablePartition(ReadablePartition):
         """Append one record and return its offset when it is on the disk.
 
         Topic, partition and offset are the log's, whatever ``record`` says.
-        Raises ``FormatError`` and :class:`WriteRefusedError` (nothing was
-        written, no offset was used) and :class:`WriteFailedError` (whether the
-        record is on the disk is not known).
+        Raises ``FormatError``, :class:`WriteRefusedError` and
+        :class:`UnwritableError` (nothing was written, no offset was used) and
+        :class:`WriteFailedError` (whether the record is on the disk is not known).
         """
         with self._append_lock:
             self._must_be_writable()
@@ -325,4 +325,4 @@ class WritablePartition(ReadablePartition):
 
     def _must_be_writable(self) -> None:
         if self._commit.failure is not None or self._closed:
-            raise self._unavailable()
+            raise self._unavailable(UnwritableError)

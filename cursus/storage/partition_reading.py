@@ -186,10 +186,10 @@ class ReadablePartition:
             with self._meta_lock:
                 self._readers -= 1
 
-    def _unavailable(self) -> WriteFailedError:
+    def _unavailable(self, kind: type[WriteFailedError] = WriteFailedError) -> WriteFailedError:
         cause = self._commit.failure
         text = f"an earlier operation failed: {cause}" if cause else "the partition is closed"
         path = layout.topic_file(self.topic, layout.segment_log(self.partition, self._active.base))
-        error = WriteFailedError("partition_write_unavailable", text, path=path)
+        error = kind("partition_write_unavailable", text, path=path)
         error.__cause__ = cause
         return error

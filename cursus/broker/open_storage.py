@@ -301,11 +301,19 @@ class OpenStorage:
             raise StoreError("topic_storage_write_failed", text, path=name) from error
 
     def delete_topic(self, name: str) -> bool:
-        """Delete a topic with the groups that name it; False when its directory is still there."""
+        """Delete a topic with the groups that name it; False when its directory is still there.
+
+        Its groups stay as long as a crash could bring the topic back. Asked again, it
+        goes on with what is left.
+        """
         with self._topic_lock, self._journal_lock:
             self._require_no_transaction(name)
-            gone = self._manifest.delete(name, release=lambda: self._release(name))
-            self._forget(name)
+            if name in self._manifest.leftover and name not in self._manifest.definitions:
+                gone = self._manifest.remove_leftover(name)
+            else:
+                gone = self._manifest.delete(name, release=lambda: self._release(name))
+            if self._manifest.durability_warning is None:
+                self._forget(name)
             return gone
 
     def truncate_topic(self, name: str, expected_revision: int) -> TopicDefinition:
@@ -352,7 +360,9 @@ class OpenStorage:
             )
 
     def _require_no_transaction(self, topic: str) -> None:
-        blockers = self._open_journal_store().blockers(topic)
+        journal = self._open_journal_store()
+        journal.settle()
+        blockers = journal.blockers(topic)
         if blockers:
             raise StoreError(
                 "topic_referenced",
@@ -449,6 +459,7 @@ class OpenStorage:
     def register_group(self, group: str, topic: str, partition_count: int) -> bool:
         """Register a group; False when it is registered already, just so."""
         with self._topic_lock, self._group_lock, self._stripe(group):
+            self._require_not_pending(group, topic)
             return self._consumers.register(topic, group, partition_count)
 
     def delete_group(self, group: str) -> bool:
@@ -459,7 +470,15 @@ class OpenStorage:
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Commit the next offsets to read; False when nothing differs."""
         with self._stripe(group):
+            self._require_not_pending(group, topic)
             return self._consumers.commit_batch(group, topic, offsets.items())
+
+    def _require_not_pending(self, group: str, topic: str) -> None:
+        """A start that finishes a truncation deletes the groups of its topic."""
+        for name in self._manifest.pending:
+            if topic == name or group in self._consumers.references(name):
+                text = f'the truncation of topic "{name}" is decided and not finished'
+                raise StoreError("topic_lifecycle_pending", text, path=name)
 
     def _grow_internal(self, wanted: int) -> int:
         """Called under the group lock by whoever registers; takes the topic lock above it."""
@@ -567,9 +586,9 @@ class OpenStorage:
             try:
                 aggregates.append(record.key, record.aggregate_version, offset)
             except StoreError:
-                # The event is there; only what is derived from the log is not.
-                log = self.partition(topic, partition)
-                aggregates.rebuild(_events(log), log_start=log.log_start)
+                # The event is there; only what is derived from the log is not, and is
+                # built anew before anybody looks at it again.
+                self._aggregates.pop((topic, partition)).close()
             return offset
 
     def save_aggregate_snapshot(

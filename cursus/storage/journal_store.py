@@ -78,6 +78,7 @@ class JournalStore:
         self._due_at = 0  # no transaction is past its expiration before this moment
         self._file: WritableFile | None = None
         self._name_uncertain = False
+        self._tail_uncertain = False  # a frame whose append failed may be there
         #: Why the last expiry could not be written; it is tried again.
         self.expiry_warning: str | None = None
 
@@ -213,7 +214,9 @@ class JournalStore:
             self._write(frame)
         except OSError as error:
             self.close()
+            self._tail_uncertain = True
             raise _unavailable("written", reason(error)) from error
+        self._tail_uncertain = False
         self._end += len(frame)
         self._frames += 1
         self._live += len(frame) - self._lengths.get(state.id, 0)
@@ -234,6 +237,16 @@ class JournalStore:
                 path=layout.JOURNAL,
                 transactional_id=state.id,
             )
+
+    def settle(self) -> None:
+        """Return when a start would find what :attr:`transactions` say, and nothing else.
+
+        Before something is done on the strength of them: a topic that goes, while a
+        frame that names it was refused and is there, would refuse every later start.
+        Raises :class:`StoreError`.
+        """
+        if self._tail_uncertain or self._name_uncertain:
+            self._rewrite(self._states)
 
     def compact(self) -> None:
         """Rewrite the journal with the last state of each id. Raises :class:`StoreError`."""
@@ -323,6 +336,7 @@ class JournalStore:
         self._live = self._end = sum(lengths.values())
         self._frames = len(lengths)
         self._name_uncertain = True
+        self._tail_uncertain = False
         self.close()
         try:
             self._files.sync_directory(self._log_dir)

@@ -53,9 +53,11 @@ bench: setup
 	@$(BIN)/python -m bench $(BENCH)
 
 # A hundred thousand disk states that a crash could leave, each started and held
-# to the laws of tests/crash/harness.py. Minutes.
+# to the laws of tests/crash/harness.py. Minutes. With FAULTS=8 the disk fails
+# instead, at every operation of the named workloads and of eight random ones.
 crash: setup
-	@cd tests && ../$(BIN)/python -m crash.campaign --states 100000 --jobs $(JOBS)
+	@cd tests && ../$(BIN)/python -m crash.campaign --jobs $(JOBS) \
+		$(if $(FAULTS),--faults $(FAULTS),--states 100000)
 
 # A store under load, killed 200 times on one directory.
 soak: setup

@@ -25,6 +25,7 @@ import errno
 import os
 import random
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -39,12 +40,14 @@ from crash.operations import (
     Commit,
     Create,
     Delete,
+    FinishTransaction,
     Operation,
     Publish,
     Register,
     Retain,
     Truncate,
     Unregister,
+    forget_groups,
 )
 from crash.recording import (
     NOON,
@@ -77,17 +80,19 @@ class Fault:
     """The ``at``-th durable effect of a workload, from 1 on, fails with ``code`` (errno).
 
     ``part``: of 256, how much of a write arrives before. ``lasting``: nothing works
-    from there on, until the restart.
+    from there on, until the restart. ``again``: what raised is asked for once more.
     """
 
     at: int
     code: int = errno.EIO
     part: int | None = None
     lasting: bool = False
+    again: bool = False
 
     def __str__(self) -> str:
         how = "" if self.part is None else f", {self.part}/256 written"
         how += ", and everything behind it" if self.lasting else ""
+        how += ", asked for again" if self.again else ""
         return f"{errno.errorcode[self.code]} at {self.at}{how}"
 
 
@@ -119,11 +124,14 @@ class FailingDisk:
 
 @dataclass(slots=True)
 class Expected:
-    """What may be there. ``lost``: the same without changes of an unsynced manifest."""
+    """What may be there. ``lost``: the same without changes of an unsynced manifest.
+
+    ``left``: codes with which a start may refuse, by the topic that left the reason.
+    """
 
     worlds: list[World]
     lost: list[World] = field(default_factory=list)
-    left: frozenset[str] = frozenset()
+    left: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def outcome(self) -> list[World]:
@@ -137,10 +145,12 @@ class Expected:
         self.lost = [
             (_acknowledged(operation, world, note, storage) or [world])[-1] for world in self.lost
         ]
+        if isinstance(operation, Create | Delete):  # what stood in its way is away
+            self.left.pop(operation.name, None)
         if isinstance(operation, Delete) and note is False:
-            self.left |= {UNDECLARED}
+            self._leave(operation, {UNDECLARED})
         if storage._consumers.growth_warning is not None:
-            self.left |= {OUT_OF_RANGE}
+            self._leave(operation, {OUT_OF_RANGE})
         self._warned(operation, before, storage)
 
     def raised(self, operation: Operation, storage: OpenStorage) -> None:
@@ -148,8 +158,16 @@ class Expected:
         before = self.worlds
         found = [world for old in before for world in _stages(operation, old) or [old]]
         self.worlds = _distinct([*found, *_rolled(operation, before)])
-        self.left |= operation.refuses
+        self._leave(operation, operation.refuses)
         self._warned(operation, before, storage)
+
+    def _leave(self, operation: Operation, codes: AbstractSet[str]) -> None:
+        name = operation.name if isinstance(operation, Create | Delete | Truncate) else ""
+        self.left[name] = self.left.get(name, frozenset()) | codes
+
+    @property
+    def refuses(self) -> frozenset[str]:
+        return frozenset().union(*self.left.values())
 
     def _warned(self, operation: Operation, before: list[World], storage: OpenStorage) -> None:
         if storage._manifest.durability_warning is None:
@@ -157,7 +175,7 @@ class Expected:
         elif isinstance(operation, Create | Delete | Truncate | Register | Unregister):
             stages = [world for old in before for world in _stages(operation, old) or [old]]
             self.lost = _distinct([*self.lost, *stages])
-            self.left |= {UNDECLARED, OUT_OF_RANGE, NO_MANIFEST}
+            self._leave(operation, {UNDECLARED, OUT_OF_RANGE, NO_MANIFEST})
 
 
 def _rolled(operation: Operation, before: list[World]) -> list[World]:
@@ -178,6 +196,10 @@ def _stages(operation: Operation, world: World) -> list[World] | None:
         return None
     if isinstance(operation, Delete | Truncate) and world.due:
         return None  # a commit that is decided holds its topics
+    if isinstance(operation, Delete) and operation.name not in world.topics:
+        return [world, *forget_groups(world.copy(), operation.name)]  # what was left of it
+    if isinstance(operation, FinishTransaction) and operation.name not in world.due:
+        return [world]  # the last frame of it was there all the same
     try:
         return operation.stages(world)
     except KeyError:
@@ -200,7 +222,7 @@ def _acknowledged(
     if stages is None:
         return []
     if isinstance(operation, Delete) and storage._manifest.durability_warning is not None:
-        return stages[1:2]  # its groups wait until it is durable
+        return stages[:2][-1:]  # its groups wait until it is durable
     if isinstance(operation, Register):
         # The registration holds, whatever the growth behind it did.
         count = storage.topics[INTERNAL_TOPIC].partitions
@@ -341,7 +363,9 @@ def run(
     disk.armed, disk.trace = True, begun.system.trace
     expected, broken = Expected([begun.current]), list[str]()
     for operation in workload.operations:
-        told = _step(begun, operation, expected)
+        told, done = _step(begun, operation, expected)
+        if told is None and not done and fault is not None and fault.again:
+            told, _ = _step(begun, operation, expected)
         if told is not None:
             broken.append(f"{workload.name} with {fault}, in {operation!r:.120}: {told}")
             break
@@ -362,13 +386,13 @@ def run(
     return Failed(recording, moments, range(met, over), system.tree(), disk.effects, shown, broken)
 
 
-def _step(begun: Begun, operation: Operation, expected: Expected) -> str | None:
-    """One operation, and what is expected behind it; in words what cannot be."""
+def _step(begun: Begun, operation: Operation, expected: Expected) -> tuple[str | None, bool]:
+    """One operation, and what is expected behind it: in words what cannot be; is it done?"""
     system, storage = begun.system, begun.runtime.storage
     assert storage is not None
     before = expected.outcome
     moment = begun.next(operation)
-    raised, told = None, None
+    raised, told, note = None, None, None
     try:
         note = operation.run(storage)
     except RAISED as error:
@@ -376,16 +400,17 @@ def _step(begun: Begun, operation: Operation, expected: Expected) -> str | None:
         if len(system.trace) > moment:
             expected.raised(operation, storage)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}", False
     else:
         expected.acknowledged(operation, note, storage)
         if not expected.worlds:
             told = "acknowledged, though it may not be so after a restart"
     system.mark("acknowledged" if raised is None else "raised")
     stages = [stage for world in before for stage in _stages(operation, world) or [world]]
-    step = Step(operation, stages, moment, len(system.trace), expected.outcome, expected.left)
+    step = Step(operation, stages, moment, len(system.trace), expected.outcome, expected.refuses)
     begun.steps.append(step)
-    return told
+    unfinished = isinstance(operation, Delete) and note is False
+    return told, raised is None and not unfinished
 
 
 def faults(effects: Sequence[Effect], *, every: int = 1, first: int = 0) -> Iterator[Fault]:
@@ -397,7 +422,7 @@ def faults(effects: Sequence[Effect], *, every: int = 1, first: int = 0) -> Iter
     rng = random.Random(len(effects))
     count = 0
     for at, effect in enumerate(effects, 1):
-        kinds = [Fault(at), Fault(at, lasting=True)]
+        kinds = [Fault(at), Fault(at, lasting=True), Fault(at, again=True)]
         if effect.kind == "write" and len(effect.data) > 1:
             kinds += [Fault(at, errno.ENOSPC, 0), Fault(at, errno.ENOSPC, 255, lasting=True)]
             kinds += [Fault(at, errno.EIO, rng.randrange(256))]

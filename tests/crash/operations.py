@@ -105,10 +105,11 @@ class Delete(Operation):
         del world.topics[self.name]
         _close(world, self.name)
         yield world.copy()
-        yield from _forget_groups(world, self.name)
+        yield from forget_groups(world, self.name)
 
 
-def _forget_groups(world: World, topic: str) -> Stages:
+def forget_groups(world: World, topic: str) -> Stages:
+    """The groups that name a topic go, one by one."""
     for name in sorted(world.groups, key=str.encode):
         group = world.groups[name]
         if group.topic == topic or topic in group.offsets:
@@ -138,7 +139,7 @@ class Truncate(Operation):
         _close(world, self.name)
         for partition in range(old.partitions):
             _open(world, self.name, partition)
-        *_, last = [world.copy(), *_forget_groups(world, self.name)]
+        *_, last = [world.copy(), *forget_groups(world, self.name)]
         yield last  # what the manifest has decided, a start carries out
 
 

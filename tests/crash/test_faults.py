@@ -17,7 +17,7 @@ from crash.recording import record
 from crash.workloads import WORKLOADS
 
 #: One fault of so many is tried here; another number in each workload to begin with.
-STRIDE = 16
+STRIDE = 20
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

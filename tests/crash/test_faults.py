@@ -17,7 +17,7 @@ from crash.recording import record
 from crash.workloads import WORKLOADS
 
 #: One fault of so many is tried here; another number in each workload to begin with.
-STRIDE = 20
+STRIDE = 24
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -47,11 +47,14 @@ def test_every_effect_fails_in_every_way() -> None:
 
 
 def caught(mutant: Mutant) -> Report:
-    """Faults in random order until one breaks a law."""
+    """Faults until one breaks a law: those that pass first, fsyncs among them, in random order."""
     with mutant.patched():
         examination = FaultExamination(WORKLOADS[mutant.workload](), wrap=mutant.wrap, inside=True)
         found = list(faults(examination.effects))
         random.Random(3).shuffle(found)
+        found.sort(
+            key=lambda f: (f.lasting, f.again, examination.effects[f.at - 1].kind != "fsync")
+        )
         for fault in found:
             examination.examine(fault)
             if examination.report.laws:
@@ -75,7 +78,7 @@ def test_no_crash_without_an_error_tells_these_engines_from_a_whole_one(name: st
         states = crash_states(recording.trace, seed=3, disk=recording.disk())
         random.Random(3).shuffle(states)
         examination = Examination(recording, wrap=mutant.wrap, real_remedies=0)
-        assert not examination.examine(states[:40]).violations
+        assert not examination.examine(states[:25]).violations
 
 
 def test_the_page_lists_every_one_of_them_and_its_law() -> None:

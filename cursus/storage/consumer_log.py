@@ -116,15 +116,16 @@ class ConsumerLog:
     def references(self, topic: str) -> list[str]:
         """Live groups on ``topic``, or with offsets of it; by the bytes of their names.
 
-        Groups and offsets that a restart may find are among them.
+        Groups and offsets that a restart may find are among them. Commits may run
+        meanwhile, so copies are looked at.
         """
         found = {
             group.name
-            for group in self._groups.values()
+            for group in tuple(self._groups.values())
             if group.topic == topic or group.offsets.get(topic)
         }
-        found |= {name for name, (named, _) in self._doubtful.items() if named == topic}
-        found |= {name for name, named in self._doubtful_offsets if named == topic}
+        found |= {name for name, (named, _) in tuple(self._doubtful.items()) if named == topic}
+        found |= {name for name, named in tuple(self._doubtful_offsets) if named == topic}
         return sorted(found, key=_order)
 
     # -- lives of groups ---------------------------------------------------------------
@@ -199,7 +200,9 @@ class ConsumerLog:
         for topic in known.offsets:
             self._writers.pop((group, topic), None)
         # The tombstone is above them, whether they are there or not.
-        self._doubtful_offsets = {item for item in self._doubtful_offsets if item[0] != group}
+        self._doubtful_offsets.difference_update(
+            [item for item in tuple(self._doubtful_offsets) if item[0] == group]
+        )
         self.grow_if_due()
         return True
 

@@ -51,7 +51,7 @@ class Disk:
             raise OSError(errno.EIO, os.strerror(errno.EIO), effect.path)
 
     def start(self) -> OpenStorage:
-        runtime = Runtime.start(ROOT, SETTINGS, machine(self.system))
+        runtime = Runtime.start(ROOT, SETTINGS, machine(self.system), background=False)
         assert runtime.storage is not None, runtime.diagnostics
         return runtime.storage
 

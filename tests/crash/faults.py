@@ -212,6 +212,8 @@ def _acknowledged(
     """Worlds behind an acknowledgement in this one; none where it could not have been given."""
     if note is False and isinstance(operation, Register | Unregister | Commit):
         return [world] if _is_so(operation, world) else []
+    if isinstance(operation, Publish) and isinstance(note, range) and not note:
+        return [world] if _was_sent(operation, world) else []
     if isinstance(note, RetentionResult):
         return _retained(operation, world, note)
     stages = _stages(operation, world)
@@ -250,6 +252,15 @@ def _retained(operation: Operation, world: World, note: RetentionResult) -> list
             log.segments = log.segments or [[log.end, 0]]
         found.append(after)
     return found
+
+
+def _was_sent(operation: Publish, world: World) -> bool:
+    """Every record is a duplicate: its producer was not forgotten, since that failed."""
+    known = world.producers.get((operation.topic, operation.partition), {})
+    return all(
+        known.get(record.producer_id.decode(), (0, 0)) >= (record.epoch, record.sequence)
+        for record in operation.records
+    )
 
 
 def _is_so(operation: Operation, world: World) -> bool:
@@ -517,7 +528,9 @@ class FaultExamination:
         examination = self._examination(recording, Shown({}, {}, {}))
         where = f"{examination._where(state)}, a start with {fault}"
         try:
-            runtime = Runtime.start(ROOT, SETTINGS, machine(system, self._wrap(system)))
+            runtime = Runtime.start(
+                ROOT, SETTINGS, machine(system, self._wrap(system)), background=False
+            )
         except Exception as error:
             self.report.violate("starts", f"{where}: {type(error).__name__}: {error}")
             return disk.effects

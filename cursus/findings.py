@@ -2014,8 +2014,16 @@ _add(
             "error",
             "ignores",
             None,
-            "An unfinished transaction refers to the topic.",
+            "An unfinished transaction refers to the topic, or to a group that would go with it.",
             "End that transaction first.",
+        ),
+        FindingCode(
+            "group_referenced",
+            "error",
+            "ignores",
+            None,
+            "A decided commit that is not finished has an offset for the group.",
+            "Finish that transaction first; a restart does.",
         ),
         FindingCode(
             "journal_write_unavailable",

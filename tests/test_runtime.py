@@ -470,6 +470,63 @@ def decide(storage: OpenStorage, epoch: int) -> None:
     storage.journal_append({**values, "state": "committing", "revision": 3 * epoch + 2})
 
 
+def decide_offsets(storage: OpenStorage, group: str, topic: str) -> None:
+    """A transaction with one offset of a group, decided and not carried out."""
+    moment = timestamps.parse("2026-09-01T00:00:00Z")
+    item = {
+        "Topic": topic,
+        "Group": group,
+        "Member": "",
+        "Generation": 0,
+        "Partition": 0,
+        "Offset": 7,
+        "registration_epoch": storage.groups[group].epoch,
+    }
+    values = {
+        "id": "pay",
+        "producer": "txn-pay",
+        "offsets": [item],
+        "created_at": moment,
+        "updated_at": moment,
+    }
+    storage.journal_append({**values, "state": "open", "revision": 1})
+    storage.journal_append({**values, "state": "committing", "revision": 2})
+
+
+@pytest.mark.parametrize("how", ["group", "deleted", "truncated"])
+def test_a_group_of_a_decided_commit_is_not_deleted(how: str, tmp_path: Path) -> None:
+    """Its life would be over, and every later start refuse to carry the commit out."""
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        for topic in ("orders", "ordinary", "others"):
+            storage.create_topic(topic, {"partitions": 1})
+        storage.register_group("all", "ord*", 1)
+        storage.register_group("unconcerned", "others", 1)
+        storage.commit_offsets("all", "ordinary", {0: 1})
+        decide_offsets(storage, "all", "orders")
+
+        def end() -> object:
+            if how == "group":
+                return storage.delete_group("all")
+            if how == "deleted":
+                return storage.delete_topic("ordinary")
+            return storage.truncate_topic("ordinary", storage.topics["ordinary"].revision)
+
+        with pytest.raises(StoreError) as told:
+            end()
+        assert told.value.code == ("group_referenced" if how == "group" else "topic_referenced")
+        assert {"all", "unconcerned"} <= set(storage.groups)
+        assert "ordinary" in storage.topics
+        storage.delete_group("unconcerned")
+        storage.delete_topic("others")
+    with Runtime.start(str(tmp_path)) as runtime:
+        storage = runtime.storage
+        assert storage is not None, runtime.diagnostics
+        assert storage.groups["all"].offsets["orders"] == {0: 7}
+        assert storage.transactions["pay"].state == "committed"
+
+
 def test_a_commit_beside_another_producer_is_not_forgotten(tmp_path: Path) -> None:
     """A commit is carried out while a batch of somebody else is about to be written."""
     with Runtime.start(str(tmp_path)) as runtime:

@@ -31,6 +31,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cursus import layout
+from cursus.broker import references
 from cursus.broker.commit_port import StorageCommitPort
 from cursus.broker.derived_state import DerivedState, Key
 from cursus.broker.machine import Machine
@@ -277,7 +278,7 @@ class OpenStorage:
         """Create a topic, or change one: more partitions, another policy."""
         with self._topic_lock:
             if name not in self._manifest.definitions:
-                self._require_unreferenced(name)
+                references.require_unreferenced(self._consumers, name)
             change = self._manifest.create(name, given)
             self._open_missing(change.definition)
             settings = self._log_settings(change.definition)
@@ -307,7 +308,7 @@ class OpenStorage:
         goes on with what is left.
         """
         with self._topic_lock, self._journal_lock:
-            self._require_no_transaction(name)
+            references.require_no_transaction(self._open_journal_store(), self._consumers, name)
             if name in self._manifest.leftover and name not in self._manifest.definitions:
                 gone = self._manifest.remove_leftover(name)
             else:
@@ -319,7 +320,7 @@ class OpenStorage:
     def truncate_topic(self, name: str, expected_revision: int) -> TopicDefinition:
         """Empty a topic: its partitions begin at offset 0 again, its groups are gone."""
         with self._topic_lock, self._journal_lock:
-            self._require_no_transaction(name)
+            references.require_no_transaction(self._open_journal_store(), self._consumers, name)
             definition = self._manifest.truncate(
                 name,
                 expected_revision,
@@ -348,27 +349,6 @@ class OpenStorage:
                 stack.enter_context(stripe)
             self._consumers.forget_topic(topic)
         self._open_journal_store().forget_topic(topic)
-
-    def _require_unreferenced(self, topic: str) -> None:
-        """A group of an earlier topic of this name would be taken over (section 7.5)."""
-        named = self._consumers.references(topic)
-        if named:
-            raise StoreError(
-                "topic_lifecycle_cleanup_pending",
-                f'topic "{topic}" lifecycle cleanup is pending for consumer group "{named[0]}"',
-                path=topic,
-            )
-
-    def _require_no_transaction(self, topic: str) -> None:
-        journal = self._open_journal_store()
-        journal.settle()
-        blockers = journal.blockers(topic)
-        if blockers:
-            raise StoreError(
-                "topic_referenced",
-                f'transaction "{blockers[0]}" is unfinished and refers to topic "{topic}"',
-                path=topic,
-            )
 
     # -- records --------------------------------------------------------------------------
 
@@ -463,9 +443,16 @@ class OpenStorage:
             return self._consumers.register(topic, group, partition_count)
 
     def delete_group(self, group: str) -> bool:
-        """Delete a group; False when there is none."""
-        with self._topic_lock, self._group_lock, self._stripe(group):
-            return self._consumers.delete_group(group)
+        """Delete a group; False when there is none.
+
+        Refused as long as a decided commit has an offset for it (``group_referenced``).
+        """
+        with self._topic_lock, self._journal_lock:
+            references.require_no_pledge(
+                self._open_journal_store(), "group_referenced", group, {group}
+            )
+            with self._group_lock, self._stripe(group):
+                return self._consumers.delete_group(group)
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Commit the next offsets to read; False when nothing differs."""

@@ -23,7 +23,7 @@ Source: journal.md sections 1.7, 1.8, 1.9, 2.5, 4.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
@@ -179,6 +179,18 @@ class JournalStore:
             if self._states[name].state in UNDER_WAY
             and not self._states[name].expired
             and _refers(self._states[name], topic)
+        ]
+
+    def pledged(self, groups: Collection[str]) -> list[str]:
+        """Ids of decided commits that have an offset for one of ``groups``.
+
+        Such a group cannot be deleted: the commit is carried out in that life of it, or
+        never.
+        """
+        return [
+            state.id
+            for state in self.committing()
+            if any(str(item["Group"]) in groups for item in state.offsets)
         ]
 
     def producers_under_way(self) -> set[str]:

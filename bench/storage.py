@@ -76,13 +76,12 @@ def _storage(place: Path, added: float = 0.0) -> Iterator[OpenStorage]:
     """A broker's storage with one topic; ``added`` seconds before each fsync."""
 
     def observer(operation: Operation) -> None:
-        if added and operation.kind == "fsync":
+        if operation.kind == "fsync":
             time.sleep(added)
 
     log_dir = str(place / "log_dir")
-    with Runtime.start(
-        log_dir, machine=this_machine(Durable(observer)), background=False
-    ) as runtime:
+    files = Durable(observer) if added else Durable()
+    with Runtime.start(log_dir, machine=this_machine(files), background=False) as runtime:
         assert runtime.storage is not None
         runtime.storage.create_topic(TOPIC, {"partitions": 8})
         yield runtime.storage

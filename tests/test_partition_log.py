@@ -9,6 +9,7 @@ import os
 import random
 import tempfile
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -314,18 +315,17 @@ def writes_log(operation: Operation) -> bool:
     return operation.kind == "write" and operation.path.endswith(".log")
 
 
-def test_one_fsync_for_all_who_wait(tmp_path: Path) -> None:
-    """While the first fsync is held up, 31 others write; the second one covers them all."""
-    callers, written, fsyncs = 32, threading.Semaphore(0), []
+def test_one_write_and_one_fsync_for_all_who_wait(tmp_path: Path) -> None:
+    """While the first fsync is held up, 31 others come; the second one covers them all."""
+    callers, held = 32, threading.Event()
+    trace: list[str] = []
 
     def observer(operation: Operation) -> None:
-        if writes_log(operation):
-            written.release()
-        elif fsyncs_log(operation) and started.is_set():
-            fsyncs.append(operation)
-            if len(fsyncs) == 1:
-                for _ in range(callers):
-                    assert written.acquire(timeout=60)
+        if not operation.path.endswith(".log") or not started.is_set():
+            return
+        trace.append(operation.kind)
+        if trace == ["write", "fsync"]:
+            assert held.wait(60)
 
     started = threading.Event()
     with opened(tmp_path, sized(), observer=observer) as store:
@@ -337,12 +337,26 @@ def test_one_fsync_for_all_who_wait(tmp_path: Path) -> None:
         ]
         for thread in threads:
             thread.start()
+        until = time.monotonic() + 60
+        while len(store._active._gathered) < callers - 1:
+            assert time.monotonic() < until
+        assert (store.hwm, store.flushed) == (0, 1)
+        assert not offsets
+        held.set()
         for thread in threads:
             thread.join(60)
         assert sorted(offsets) == list(range(callers))
-        # The observer sees the last write before it happens, so one more may be left over.
-        assert len(fsyncs) <= 3
-        assert store.hwm == callers
+        assert trace == ["write", "fsync"] * 2
+        assert store.hwm == store.flushed == callers
+        assert sorted(payloads(store)) == sorted(value(at).payload for at in range(callers))
+
+
+def offsets_of(frames: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(frames):
+        yield decode(
+            frames, at + 4, at := at + 4 + int.from_bytes(frames[at : at + 4], "big")
+        ).offset
 
 
 def test_no_acknowledgement_without_an_fsync_behind_the_write(tmp_path: Path) -> None:
@@ -353,7 +367,7 @@ def test_no_acknowledgement_without_an_fsync_behind_the_write(tmp_path: Path) ->
     def observer(operation: Operation) -> None:
         with lock:
             if writes_log(operation):
-                events.append(("written", decode(operation.data, 4).offset))
+                events.extend(("written", offset) for offset in offsets_of(operation.data))
             elif fsyncs_log(operation):
                 events.append(("synced", -1))
 
@@ -380,18 +394,14 @@ def test_no_acknowledgement_without_an_fsync_behind_the_write(tmp_path: Path) ->
 
 
 def test_a_failed_fsync_fails_everybody_who_waits_for_it(tmp_path: Path) -> None:
-    callers, written = 16, threading.Semaphore(0)
-    started = threading.Event()
+    callers, started = 16, threading.Event()
     failed: list[str] = []
 
     def observer(operation: Operation) -> None:
-        if not started.is_set():
-            return
-        if writes_log(operation):
-            written.release()
-        elif fsyncs_log(operation):
-            for _ in range(callers):
-                written.acquire(timeout=60)
+        if started.is_set() and fsyncs_log(operation):
+            until = time.monotonic() + 60
+            while len(store._active._gathered) < callers - 1 and time.monotonic() < until:
+                pass
             raise OSError(errno.EIO, "injected")
 
     store = opened(tmp_path, sized(), observer=observer)

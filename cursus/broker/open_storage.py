@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from cursus.broker.runtime import Settings
 
 #: Locks that groups are spread over.
-_STRIPES: Final = 64
+_STRIPES: Final = 4096
 
 
 class Watcher(Protocol):

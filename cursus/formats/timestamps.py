@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 NANOSECOND: Final = 1
@@ -56,6 +57,12 @@ def _ordinal(year: int, month: int, day: int) -> int:
 def canonical(nanoseconds: int) -> str:
     """UTC text of an instant. Raises ``ValueError`` outside the years 0 to 9999."""
     seconds, fraction = divmod(nanoseconds, SECOND)
+    tail = f".{fraction:09d}".rstrip("0") if fraction else ""
+    return f"{_second(seconds)}{tail}Z"
+
+
+@lru_cache(maxsize=64)  # many moments of one second, when it is always now
+def _second(seconds: int) -> str:
     days, second_of_day = divmod(seconds, _DAY)
     if -366 <= days < 0:  # the year 0
         day = date(4, 1, 1) + timedelta(days=days + 366)
@@ -66,8 +73,7 @@ def canonical(nanoseconds: int) -> str:
         except (ValueError, OverflowError):
             raise ValueError("year outside 0 to 9999") from None
     hour, rest = divmod(second_of_day, 3600)
-    tail = f".{fraction:09d}".rstrip("0") if fraction else ""
-    return f"{text}T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}{tail}Z"
+    return f"{text}T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}"
 
 
 def from_datetime(moment: datetime) -> int:

@@ -206,7 +206,7 @@ class AppendFile:
         ``__consumer_offsets`` would refuse the next start.
         """
         position = self.size
-        self._begin(Operation("write", self.path, position, data))
+        self._begin("write", position, data)
         with self._failing():
             try:
                 self._write(position, data)
@@ -223,13 +223,13 @@ class AppendFile:
         """
         if position < 0 or position + len(data) > self.size:
             raise ValueError(f"{self.path}: {len(data)} bytes at {position} pass the end")
-        self._begin(Operation("write", self.path, position, data))
+        self._begin("write", position, data)
         with self._failing():
             self._write(position, data)
 
     def truncate(self, size: int) -> None:
         """Set the size in bytes; what is added reads as zeros. Raises ``OSError``."""
-        self._begin(Operation("truncate", self.path, size))
+        self._begin("truncate", size)
         with self._failing():
             os.ftruncate(self._descriptor, size)
         self.size = size
@@ -238,7 +238,7 @@ class AppendFile:
     def fsync(self) -> None:
         """Return when every byte is on the disk. Raises ``OSError``, and never tries again."""
         size = self.size
-        self._begin(Operation("fsync", self.path))
+        self._begin("fsync")
         with self._failing():
             os.fsync(self._descriptor)
         self.durable = size
@@ -268,11 +268,12 @@ class AppendFile:
                 self._observer(Operation("truncate", self.path, size))
                 os.ftruncate(self._descriptor, size)
 
-    def _begin(self, operation: Operation) -> None:
+    def _begin(self, kind: Kind, position: int | None = None, data: bytes = b"") -> None:
         if self._failed:
             raise WriteUnavailableError(self.path)
-        with self._failing():
-            self._observer(operation)
+        if self._observer is not _nobody:
+            with self._failing():
+                self._observer(Operation(kind, self.path, position, data))
 
     def _failing(self) -> _Failing:
         return _Failing(self)

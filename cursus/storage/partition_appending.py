@@ -1,7 +1,8 @@
 """Appending to a partition: durable at once, or queued; rolling; and what an error ends.
 
-An append encodes and writes under the append lock and waits for the disk
-without it, so that many of them share one fsync (``group_commit``). Queued
+An append encodes under the append lock and waits for the disk without it, so that
+many of them share one write and one fsync (``group_commit``); a batch is written under
+the lock. Queued
 records have their offsets at once and are written before anything that comes
 behind them. Where the disk fails, the partition takes no more writes.
 
@@ -91,7 +92,7 @@ class WritablePartition(ReadablePartition):
             try:
                 if self._active.is_full_for(len(frame), self.settings.log_segment_bytes):
                     self._roll()
-                self._active.write(frame, offset)
+                self._active.add(frame, offset)
             except BaseException as error:
                 self._break(error)
             self._next = self._written = offset + 1
@@ -216,7 +217,7 @@ class WritablePartition(ReadablePartition):
         with self._append_lock:
             self._must_be_writable()
             self._drain()
-            if not self._active.size or self._written > layout.MAX_OFFSET:
+            if self._active.is_empty or self._written > layout.MAX_OFFSET:
                 return False
             with self._failing():
                 self._roll()
@@ -262,9 +263,11 @@ class WritablePartition(ReadablePartition):
             self._must_be_writable()
 
     def _drain(self) -> None:
-        """With the append lock held: write everything that is queued."""
+        """With the append lock held: write everything that is queued or gathered."""
         while self._queue:
             self._write_some()
+        with self._failing():
+            self._active.write_out()
 
     def _write_some(self) -> None:
         """One batch of the queue, one write."""
@@ -286,7 +289,7 @@ class WritablePartition(ReadablePartition):
         base = self._written
         with self._commit.exclusive():
             old = self._active
-            old.log.fsync()
+            old.sync_log()
             self._commit.advance(base)
             old.index.fsync()
             new = create_segment(self._fs, self._paths, base, self._shape, self._clock())
@@ -303,7 +306,7 @@ class WritablePartition(ReadablePartition):
     def _sync(self) -> int:
         """With the right to sync: fsync what is written, give its end."""
         active, end = self._active, self._written
-        active.log.fsync()
+        active.sync_log()
         if self.internal:
             active.sync_index()
         return end

@@ -272,7 +272,7 @@ class PartitionStore(WritablePartition):
                 )
         size = self._end_before(target, offset)
         with self._commit.exclusive(), self._failing():
-            self._active.log.fsync()
+            self._active.sync_log()
             self._active.index.fsync()
             self._active.close()
             self._cache.close()
@@ -334,7 +334,7 @@ class PartitionStore(WritablePartition):
     def _finish(self) -> None:
         with self._failing():
             if self._written > self._commit.durable:
-                self._active.log.fsync()
+                self._active.sync_log()
                 self._commit.advance(self._written)
             self._active.sync_index()
 

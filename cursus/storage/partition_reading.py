@@ -78,7 +78,8 @@ class ReadablePartition:
     @property
     def flushed(self) -> int:
         """Behind the last record that is written to the file."""
-        return self._written
+        unwritten = self._active.unwritten
+        return self._written if unwritten is None else min(self._written, unwritten)
 
     @property
     def hwm(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 from cursus import layout
@@ -67,9 +68,15 @@ class IndexShape:
 
 
 class ActiveSegment:
-    """The segment that takes appends. Guarded by the append lock of its partition.
+    """The segment that takes appends.
+
+    Single frames are gathered (:meth:`add`) and written by whoever makes them durable,
+    for all that wait in one write; between two writes of a file a thread that has to
+    wait costs more than the write. :meth:`add`, :meth:`write_batch` and what asks whether
+    it is full are guarded by the append lock of the partition, the rest of it is not.
 
     ``index_used``: bytes of entries. ``created_ns``: where its age counts from.
+    ``unwritten``: offset of the first frame that is not in the file, ``None`` where all are.
     Every method raises ``OSError``.
     """
 
@@ -92,41 +99,78 @@ class ActiveSegment:
         self.index_dirty = False
         self._last_offset, self._last_indexed = last_entry
         self._shape = shape
+        self._end = log.size
+        self._gathered: list[bytes] = []
+        self._first_gathered = 0
+        self.unwritten: int | None = None
+        self._gathering = Lock()
+        self._writing = Lock()
 
     @property
     def size(self) -> int:
-        """Bytes of the log."""
+        """Bytes of the log, as far as they are written."""
         return self.log.size
+
+    @property
+    def is_empty(self) -> bool:
+        """Has it no frame, neither written nor gathered?"""
+        return not self._end
 
     def is_full_for(self, frame: int, limit: int) -> bool:
         """Must it roll before a single frame of ``frame`` bytes?"""
-        if not self.log.size:
+        if not self._end:
             return False
-        if self.log.size + frame > limit:
+        if self._end + frame > limit:
             return True
-        due = self.log.size - self._last_indexed >= self._shape.step
+        due = self._end - self._last_indexed >= self._shape.step
         return due and self.index_used + offset_index.ENTRY_BYTES > self._shape.size
 
     def is_full_for_batch(self, frames: int, limit: int) -> bool:
         """Must it roll before a batch whose frames have ``frames`` bytes together?"""
-        if not self.log.size:
+        if not self._end:
             return False
-        if self.log.size + frames > limit:
+        if self._end + frames > limit:
             return True
         entries = frames // self._shape.step + 1
         return self.index_used + offset_index.ENTRY_BYTES * entries > self._shape.size
 
-    def write(self, frame: bytes, offset: int) -> None:
-        """One frame, and its index entry if one is due."""
-        position = self.log.append(frame)
-        if position - self._last_indexed >= self._shape.step:
-            self._write_entries([(offset, position)])
+    def add(self, frame: bytes, offset: int) -> None:
+        """One frame behind the others; :meth:`write_out` writes it."""
+        with self._gathering:
+            if not self._gathered:
+                self._first_gathered = offset
+            if self.unwritten is None:
+                self.unwritten = offset
+            self._gathered.append(frame)
+            self._end += len(frame)
+
+    def write_out(self) -> None:
+        """Write what was gathered, in one write, and the index entries that are due."""
+        with self._writing:
+            with self._gathering:
+                frames, self._gathered = self._gathered, []
+                first = self._first_gathered
+            if not frames:
+                return
+            self._write(frames, first)
+            with self._gathering:
+                self.unwritten = self._first_gathered if self._gathered else None
 
     def write_batch(self, frames: list[bytes], offset: int) -> None:
-        """Frames of consecutive offsets from ``offset`` on, in one write."""
+        """Frames of consecutive offsets from ``offset`` on, in one write, behind the others."""
+        self.write_out()
+        with self._writing:
+            self._write(frames, offset)
+            self._end = self.log.size
+
+    def _write(self, frames: list[bytes], offset: int) -> None:
         position = self.log.append(b"".join(frames))
-        entries = []
         due = self._last_indexed + self._shape.step
+        if len(frames) == 1:  # as nearly always when a single caller waits
+            if position >= due:
+                self._write_entries([(offset, position)])
+            return
+        entries = []
         for frame in frames:
             if position >= due:
                 entries.append((offset, position))
@@ -153,6 +197,11 @@ class ActiveSegment:
             self.index_used += len(data)
             self.index_dirty = True
             self._last_offset, self._last_indexed = entries[-1]
+
+    def sync_log(self) -> None:
+        """Everything that was added or written before is durable when this returns."""
+        self.write_out()
+        self.log.fsync()
 
     def sync_index(self) -> None:
         """Make the entries durable, if there are new ones."""

@@ -186,10 +186,10 @@ def update_against_build(records: int, runs: int, where: str | None) -> Result:
     """An update after one segment of many has grown."""
     with place(where) as folder:
         log_dir, index, full = folder / "logs", folder / "index.db", folder / "full.db"
-        # A segment that is not full at the end of each partition, of at most 3 % together.
-        shape = Shape(records, segment_records=max(records // 4 // 10 - 1, 1))
+        # Nine segments a partition, the last one nearly full: it holds 2.4 % of all bytes.
+        each = records // Shape(records).partitions
+        shape = Shape(records, segment_records=each // 9 + each // 500 + runs * 1000 // 8)
         make(log_dir, shape)
-        each = records // shape.partitions
         first = built(log_dir, index)
         spent, share = [], 0.0
         for at in range(runs):

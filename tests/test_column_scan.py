@@ -186,7 +186,7 @@ def test_every_capture(capture: fixtures.Fixture, tmp_path: Path) -> None:
     assert plainly == judged_by(LogDirectory, log_dir)
 
 
-def judged_by(kind: type[LogDirectory], log_dir: Path, as_of: int | None = None) -> Any:
+def judged_by(kind: type[LogDirectory], log_dir: Path, as_of: int = 0) -> Any:
     with kind.at(str(log_dir)) as evidence:
         return plain(plan(evidence, as_of=as_of))
 

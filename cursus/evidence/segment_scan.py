@@ -119,13 +119,16 @@ class _ColumnScan(Scan):
             self._take_bytes if self.on_bytes is not None else None,
             start=self.position,
         )
-        found = super().run()
-        if self.on_bytes is not None:
-            try:
-                self.frames.drain(self.on_hole)
-            except VisitError as error:
-                raise error.error from None
-        return found
+        try:
+            found = super().run()
+            if self.on_bytes is not None:
+                try:
+                    self.frames.drain(self.on_hole)
+                except VisitError as error:
+                    raise error.error from None
+            return found
+        finally:
+            del self.frames  # it calls back here: a cycle that would keep its memory
 
     def _take_bytes(self, position: int, part: memoryview) -> None:
         assert self.on_bytes is not None

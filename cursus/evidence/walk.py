@@ -24,7 +24,7 @@ from typing import Final, Self
 from cursus import layout
 from cursus.evidence.segment_scan import DEFAULT, scan_segment
 from cursus.evidence.small_segments import SmallSegments
-from cursus.evidence.window import OnBytes, OnHole, ScanBuffer
+from cursus.evidence.window import OnBytes, OnHole
 from cursus.findings import Effect, Finding, Step, finding
 from cursus.formats.offset_index import Prefix
 from cursus.layout import FileClass, FileKind, Name
@@ -309,7 +309,6 @@ class LogDirectory:
         self._findings: list[Finding] = []
         self._open_directory: tuple[str, int] | None = None
         self._held = held
-        self._buffer: ScanBuffer | None = None
         self._small = SmallSegments(DEFAULT.plain_below)
         self.in_use: bool | None = None
         self.entries: Sequence[Entry] = ()
@@ -621,7 +620,6 @@ class LogDirectory:
                 index,
                 on_bytes=on_bytes,
                 on_hole=on_hole,
-                buffer=self._buffer,
                 after=after,
             )
 

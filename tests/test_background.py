@@ -132,6 +132,26 @@ def test_a_checkpoint_that_cannot_be_written_is_known_and_comes_again(tmp_path: 
         assert running.background.counts["checkpoint", "failed"] == 2
 
 
+@pytest.mark.parametrize("file", [".hwm", ".producers"])
+def test_a_checkpoint_that_any_error_ended_comes_again(tmp_path: Path, file: str) -> None:
+    """Not only an error of the disk: nothing else would remind the store of it."""
+    world = World()
+    world.kind = MemoryError
+    with store(tmp_path, world) as running:
+        for name in ("orders", "other"):
+            running.storage.create_topic(name, {"partitions": 1})
+            running.storage.publish(name, 0, [sent("desk", 1)])
+        world.fails = lambda item: "orders" in item.path and file in item.path
+        running.after(CHECKPOINT)
+        assert [item.work for item in running.background.failures.values()] == ["checkpoint"]
+        world.fails = lambda _: False
+        for _ in range(2):  # the others may have been left to the next pass
+            running.after(CHECKPOINT)
+        assert running.background.failures == {}
+        for name in ("orders", "other"):
+            assert (hwm_of(tmp_path, name), producers_of(tmp_path, name)) == (1, {"desk": 1})
+
+
 # -- retention, compaction, rolling ------------------------------------------------------------
 
 

@@ -32,8 +32,8 @@ from cursus.storage.errors import StoreError
 
 
 def test_a_producer_that_is_silent_for_long_is_forgotten_in_memory_and_file(tmp_path: Path) -> None:
-    world = World()
-    with store(tmp_path, world) as running:
+    world, log_dir = World(), tmp_path / "log"
+    with store(log_dir, world) as running:
         storage = running.storage
         storage.create_topic("orders", {"partitions": 1, "idempotent": True})
         storage.publish("orders", 0, [sent("desk", 1), sent("desk", 2), sent("shop", 1)])
@@ -43,11 +43,11 @@ def test_a_producer_that_is_silent_for_long_is_forgotten_in_memory_and_file(tmp_
         assert {*storage.producers["orders", 0].state} == {"desk", "shop"}, "not yet longer than it"
         running.after(SWEEP)
         assert {*storage.producers["orders", 0].state} == {"shop"}
-        assert producers_of(tmp_path, "orders") == {"shop": 2}
+        assert producers_of(log_dir, "orders") == {"shop": 2}
         assert storage.publish("orders", 0, [sent("shop", 2)]) == range(0), "a duplicate"
         assert storage.publish("orders", 0, [sent("desk", 1)]) == range(4, 5), "it begins anew"
-        shutil.copytree(tmp_path, tmp_path.parent / "as killed")
-    with store(tmp_path.parent / "as killed", World()) as running:
+        shutil.copytree(log_dir, tmp_path / "as killed")
+    with store(tmp_path / "as killed", World()) as running:
         again = running.storage
         assert again.publish("orders", 0, [sent("desk", 2)]) == range(5, 6), "not a duplicate"
 
@@ -55,12 +55,13 @@ def test_a_producer_that_is_silent_for_long_is_forgotten_in_memory_and_file(tmp_
 def test_a_producer_that_is_heard_of_while_it_is_forgotten_stays(tmp_path: Path) -> None:
     """By a record, or by a retry, which writes nothing."""
     world = World()
-    with store(tmp_path, world) as running:
-        storage = running.storage
+    with Runtime.start(str(tmp_path), SETTINGS, world.machine, background=False) as runtime:
+        storage = runtime.storage
+        assert storage is not None
         storage.create_topic("orders", {"partitions": 1, "idempotent": True})
         for name in ("new", "again", "gone"):
             storage.publish("orders", 0, [sent(name, 1)])
-        running.after(CHECKPOINT)
+        storage.checkpoint()
 
         def meanwhile(operation: Operation) -> None:
             if operation.kind == "rename" and (operation.target or "").endswith(".producers"):
@@ -72,7 +73,7 @@ def test_a_producer_that_is_heard_of_while_it_is_forgotten_stays(tmp_path: Path)
         world.now += 2 * HOUR
         assert storage.forget_producers("orders", 0, HOUR) == 1
         assert {*storage.producers["orders", 0].state} == {"new", "again"}
-        running.after(CHECKPOINT)
+        storage.checkpoint()
         assert producers_of(tmp_path, "orders") == {"new": 2, "again": 1}
 
 
@@ -93,6 +94,30 @@ def test_nobody_is_forgotten_whose_file_cannot_be_written(tmp_path: Path) -> Non
         running.after(2 * HOUR)
         assert running.background.failures == {}
         assert producers_of(tmp_path, "orders") == {}
+
+
+def test_a_producer_that_any_error_kept_from_being_forgotten_stays_in_the_file(
+    tmp_path: Path,
+) -> None:
+    """The file was replaced without it already when the error came."""
+    world = World()
+    world.kind = MemoryError
+    with Runtime.start(str(tmp_path), SETTINGS, world.machine, background=False) as runtime:
+        storage = runtime.storage
+        assert storage is not None
+        storage.create_topic("orders", {"partitions": 1, "idempotent": True})
+        storage.publish("orders", 0, [sent("desk", 1)])
+        storage.checkpoint()
+        world.now += 2 * HOUR
+        topic = str(tmp_path / "orders")
+        world.fails = lambda item: item.kind == "sync_directory" and item.path == topic
+        with pytest.raises(MemoryError):
+            storage.forget_producers("orders", 0, HOUR)
+        world.fails = lambda _: False
+        assert producers_of(tmp_path, "orders") == {}
+        assert not storage.publish("orders", 0, [sent("desk", 1)]), "it is known"
+        storage.checkpoint_due()
+        assert producers_of(tmp_path, "orders") == {"desk": 1}
 
 
 def test_a_commit_that_is_carried_out_late_finds_what_it_wrote_already(tmp_path: Path) -> None:

@@ -187,6 +187,8 @@ class Background:
 
     def _report(self, name: Name, result: object, error: Exception | None) -> None:
         if name == _CHECKPOINTS and error is None:
+            with self._lock:
+                self._failures.pop(name, None)
             for key, warning in cast(Mapping[Key, str | None], result).items():
                 problem = _NotDoneError(warning) if warning else None
                 self._take(("checkpoint", *key), "written", problem)

@@ -112,11 +112,13 @@ class DerivedState:
                 item = self._checkpoints.get(key)
                 if item is None:
                     continue
-                self._note(key, item)
-                if item.flush_if_due() or item.warning is not None:
-                    found[key] = item.warning
-                if item.dirty:  # not due, or not written
-                    self._moved.add(key)
+                try:
+                    self._note(key, item)
+                    if item.flush_if_due() or item.warning is not None:
+                        found[key] = item.warning
+                finally:
+                    if item.dirty:  # not due, or not written
+                        self._moved.add(key)
         return found
 
     def _note(self, key: Key, item: PartitionCheckpoints) -> None:
@@ -149,8 +151,8 @@ class DerivedState:
             if producers is None or item is None or not silent:
                 return 0
             item.note_producers()
-            gone = producers.expire(silent, since, item.save_producers)
+            self._moved.add(key)  # whatever comes of it: the next pass looks again
+            gone = producers.forget(silent, since, item.save_producers)
             if gone != silent:  # not written, or somebody was heard of meanwhile
                 item.note_producers()
-                self._moved.add(key)
             return None if gone is None else len(gone)

@@ -4,7 +4,7 @@
     settle     what the disk holds by now moves into the durable half
     durable    goes into the checkpoint: never ahead of the log, or a producer's retry
                would be a duplicate of nothing
-    expire     producers that have sent nothing for long are forgotten, the file first
+    forget     producers that have sent nothing for long, in the file first
 
 A batch costs what it changes, however many producers the partition knows: rules
 are applied to a layer above the table, and what was written waits in the order of
@@ -134,7 +134,7 @@ class PartitionProducers(Idempotence):
     def _last_heard(self, name: str) -> int:
         return self._heard.get(name, self._opened)
 
-    def expire(self, names: set[str], since: int, save: Callable[[], bool]) -> set[str] | None:
+    def forget(self, names: set[str], since: int, save: Callable[[], bool]) -> set[str] | None:
         """Forget ``names``, but those that are heard of meanwhile; who is forgotten.
 
         ``save`` writes the checkpoint, without the lock; where it cannot (False),

@@ -143,6 +143,6 @@ class PartitionCheckpoints:
         self._producers_dirty = False
         try:
             write_producers(self._files, *self._place, self._producers())
-        except OSError:
+        except BaseException:
             self._producers_dirty = True
             raise

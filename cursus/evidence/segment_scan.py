@@ -62,7 +62,6 @@ def scan_segment(
     *,
     on_bytes: OnBytes | None = None,
     on_hole: OnHole | None = None,
-    buffer: ScanBuffer | None = None,
     tuning: Tuning = DEFAULT,
     after: SegmentScan | None = None,
 ) -> SegmentScan:
@@ -77,15 +76,14 @@ def scan_segment(
     is compared with them. ``on_bytes`` is called with (position, bytes) for all
     bytes of the file that can be read, in order, each byte once, also those behind
     damage; the bytes are valid during the call only. ``on_hole`` is
-    called in its place for holes behind damage, which are not read then. ``buffer``:
-    memory to use, when many segments are scanned one after the other.
+    called in its place for holes behind damage, which are not read then.
 
     ``after``: a scan of this file when it was shorter, which found nothing wrong
     before its ``end_position``. This one begins there, and says what a scan of the
     whole file would say; whoever passes it answers for the bytes before, and for
     the entries of the index that point to them.
     """
-    return _ColumnScan(source, ref, visit, index, on_bytes, on_hole, buffer, tuning, after).run()
+    return _ColumnScan(source, ref, visit, index, on_bytes, on_hole, tuning, after).run()
 
 
 class _ColumnScan(Scan):
@@ -97,14 +95,12 @@ class _ColumnScan(Scan):
         index: Prefix | None,
         on_bytes: OnBytes | None,
         on_hole: OnHole | None,
-        buffer: ScanBuffer | None,
         tuning: Tuning,
         after: SegmentScan | None,
     ) -> None:
         super().__init__(source, ref, visit, index, after)
         self.on_bytes = on_bytes
         self.on_hole = on_hole
-        self.buffer = buffer
         self.tuning = tuning
         self.frame_bytes = 0  # of the last window, about
 
@@ -114,7 +110,7 @@ class _ColumnScan(Scan):
         self.frames = FrameWindow(
             self.source,
             self.ref.size,
-            self.buffer or ScanBuffer(),
+            ScanBuffer(),
             self.tuning.window,
             self._take_bytes if self.on_bytes is not None else None,
             start=self.position,

@@ -141,7 +141,7 @@ def _read_at_least(source: ByteSource, least: int, want: int, position: int) -> 
 
 
 class ScanBuffer:
-    """Memory of a window, kept from one scan to the next."""
+    """Memory of a window, kept from one part of a file to the next."""
 
     __slots__ = ("data", "raw")
 

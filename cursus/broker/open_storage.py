@@ -448,9 +448,8 @@ class OpenStorage:
         Refused as long as a decided commit has an offset for it (``group_referenced``).
         """
         with self._topic_lock, self._journal_lock:
-            references.require_no_pledge(
-                self._open_journal_store(), "group_referenced", group, {group}
-            )
+            journal, where = self._open_journal_store(), layout.INTERNAL_TOPIC
+            references.require_no_pledge(journal, "group_referenced", where, {group})
             with self._group_lock, self._stripe(group):
                 return self._consumers.delete_group(group)
 

@@ -62,4 +62,5 @@ def require_no_pledge(journal: JournalStore, code: str, path: str, groups: Colle
             f'the commit of transaction "{pledged[0]}" is decided, not finished, and has an '
             "offset for a group that would be deleted",
             path=path,
+            transactional_id=pledged[0],
         )

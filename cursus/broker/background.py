@@ -6,8 +6,8 @@
     queue         appends that were queued: written, synced at intervals
 
 Each line is one thread, so a compaction that reads for a minute delays neither a
-checkpoint nor a queue. The work itself are operations of the storage, which a
-harness without threads calls by itself.
+checkpoint nor a queue. The work itself is an operation of the storage each time, which
+a harness without threads calls by itself.
 
 An error ends the piece of work that met it and nothing else. It is kept in
 :attr:`Background.failures` until that work succeeds, and the work comes again one

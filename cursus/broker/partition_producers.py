@@ -37,7 +37,7 @@ class PartitionProducers(Idempotence):
     """The producers of one life of a partition of ``topic``. Threads may share it.
 
     ``known`` is what stands in its log and checkpoint. Nobody waits for the disk with
-    the lock held, but for a roll that an append meets.
+    the lock held, but for a roll that an append meets and for room in a full queue.
     """
 
     def __init__(

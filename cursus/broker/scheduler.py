@@ -112,12 +112,13 @@ class Scheduler(Generic[Name]):
             while self._due and not self._stopping:
                 due, number, name = self._due[0]
                 known = self._work.get(name)
-                if known is not None and known[0] == number:
-                    if due > now:
-                        return None
-                    heapq.heappop(self._due)
-                    return (number, *known[1:2], name, known[2])
+                wanted = known is not None and known[0] == number
+                if wanted and due > now:
+                    return None
                 heapq.heappop(self._due)
+                if known is not None and wanted:
+                    _, interval_ns, run = known
+                    return number, interval_ns, name, run
             return None
 
     def _run(self) -> None:

@@ -47,8 +47,8 @@ from cursus.replay.interfaces import (
     UnreadableError,
 )
 
-#: Bytes and files that are read together. A frame is at least 64 bytes or so long: what
-#: is decoded at once stays as small as a batch of a large segment.
+#: Bytes and files that are read together. A frame has 84 bytes at least, so what is
+#: decoded at once is no more than a window of a large segment.
 CHUNK_BYTES: Final = 2 << 20
 CHUNK_FILES: Final = 4096
 #: Files of a chunk that may hold a record that does not decode; with more of them

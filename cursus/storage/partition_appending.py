@@ -1,10 +1,9 @@
 """Appending to a partition: durable at once, or queued; rolling; and what an error ends.
 
 An append encodes under the append lock and waits for the disk without it, so that
-many of them share one write and one fsync (``group_commit``); a batch is written under
-the lock. Queued
-records have their offsets at once and are written before anything that comes
-behind them. Where the disk fails, the partition takes no more writes.
+many of them share one write and one fsync (``group_commit``); a batch is written
+under the lock. Queued records have their offsets at once and are written before
+anything that comes behind them. Where the disk fails, the partition takes no more writes.
 
 Source: segments.md sections 6 to 8 and 16.
 """

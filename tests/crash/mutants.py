@@ -382,7 +382,7 @@ MUTANTS: Final = {
         "a producer is forgotten before its checkpoint says so",
         "silent-producers",
         WORLD,
-        patched=_method(PartitionProducers, "expire", _forget_in_memory),
+        patched=_method(PartitionProducers, "forget", _forget_in_memory),
     ),
     "tail-not-cut": Mutant(
         "a torn tail stays where it is",

@@ -1,11 +1,11 @@
 """One fsync for everybody who waits.
 
-Appends write one after the other; then each has to wait until the disk holds
-it. The first one that comes leads: it syncs for itself and for whatever was
-written before its fsync began. Those that come meanwhile queue up; when the
-fsync is over, all that it covered go on, in the order of their offsets, and the
-first of the others leads the next one. A single caller pays two uncontended
-lock operations, and no thread of our own is needed.
+Appends write, or leave their frame to be written, one after the other; then each
+has to wait until the disk holds it. The first one that comes leads: it writes what
+was left and syncs, for itself and for whatever was there before. Those that come
+meanwhile queue up; when the fsync is over, all that it covered go on, in the order of
+their offsets, and the first of the others leads the next one. A single caller pays two
+uncontended lock operations, and no thread of our own is needed.
 
 The right to sync is exclusive, so a roll, a truncation and a close take it too
 (:meth:`GroupCommit.exclusive`): no file is closed under somebody's fsync.

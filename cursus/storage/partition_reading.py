@@ -56,6 +56,7 @@ class ReadablePartition:
         self._bases = opened.bases
         self._gaps = opened.gaps
         self._active = opened.active
+        #: Ends of what the active segment has, gathered or in the file, and of the queue.
         self._written = self._accepted = opened.next_offset
         self._commit = GroupCommit(opened.next_offset, on_durable)
         self._cache = SegmentCache(fs, paths, open_segments)

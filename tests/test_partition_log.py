@@ -393,6 +393,27 @@ def test_no_acknowledgement_without_an_fsync_behind_the_write(tmp_path: Path) ->
         assert bisect_left(syncs, written[offset]) < bisect_left(syncs, at)
 
 
+def test_nothing_is_written_or_synced_behind_gathered_frames_that_were_not_written(
+    tmp_path: Path,
+) -> None:
+    """Whatever the error was, and though the file knows nothing of it: a hole would be damage."""
+    store = opened(tmp_path, sized())
+    segment = store._active
+    segment.add("no bytes", 0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        segment.write_out()
+    for behind in (
+        segment.write_out,
+        segment.sync_log,
+        lambda: segment.write_batch([b"frame"], 1),
+    ):
+        with pytest.raises(OSError, match="an earlier write failed"):
+            behind()
+    assert (segment.size, segment.unwritten) == (0, 0)
+    with pytest.raises(WriteFailedError):
+        store.close()
+
+
 def test_a_failed_fsync_fails_everybody_who_waits_for_it(tmp_path: Path) -> None:
     callers, started = 16, threading.Event()
     failed: list[str] = []

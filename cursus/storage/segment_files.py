@@ -17,7 +17,7 @@ from typing import Final
 
 from cursus import layout
 from cursus.formats import offset_index
-from cursus.storage.durable import FileSystem, WritableFile
+from cursus.storage.durable import FileSystem, WritableFile, WriteUnavailableError
 
 #: An index is read in pieces of this size: most have few entries and many zeros.
 _INDEX_PIECE: Final = 64 << 10
@@ -105,6 +105,7 @@ class ActiveSegment:
         self.unwritten: int | None = None
         self._gathering = Lock()
         self._writing = Lock()
+        self._broken = False
 
     @property
     def size(self) -> int:
@@ -147,6 +148,7 @@ class ActiveSegment:
     def write_out(self) -> None:
         """Write what was gathered, in one write, and the index entries that are due."""
         with self._writing:
+            self._must_be_whole()
             with self._gathering:
                 frames, self._gathered = self._gathered, []
                 first = self._first_gathered
@@ -160,11 +162,23 @@ class ActiveSegment:
         """Frames of consecutive offsets from ``offset`` on, in one write, behind the others."""
         self.write_out()
         with self._writing:
+            self._must_be_whole()
             self._write(frames, offset)
             self._end = self.log.size
 
+    def _must_be_whole(self) -> None:
+        if self._broken:
+            raise WriteUnavailableError(self.log.path)
+
     def _write(self, frames: list[bytes], offset: int) -> None:
+        # Until all of it stands there, whatever ends this: behind a hole nothing may come.
+        self._broken = True
         position = self.log.append(b"".join(frames))
+        self._index(frames, offset, position)
+        self._broken = False
+
+    def _index(self, frames: list[bytes], offset: int, position: int) -> None:
+        """Entries for frames that stand from ``position`` on, where they are due."""
         due = self._last_indexed + self._shape.step
         if len(frames) == 1:  # as nearly always when a single caller waits
             if position >= due:

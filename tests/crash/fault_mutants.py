@@ -78,6 +78,7 @@ def _write_and_forget(segment: ActiveSegment, frames: list[bytes], offset: int) 
     """A write that fails is taken for done."""
     with suppress(OSError):
         _WRITE_BATCH(segment, frames, offset)
+    segment._broken = False
 
 
 def _surely_saved(store: ManifestStore, definitions: Any) -> bool:

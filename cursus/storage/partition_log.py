@@ -1,7 +1,9 @@
 """The log of one partition, open for writing.
 
-    append        ──► append lock: offset, encode, roll if due, write ──► wait for the
-                      group's fsync ──► acknowledged
+    append        ──► append lock: offset, encode, roll if due ──► the group's write
+                      and fsync ──► acknowledged
+    append_batch  ──► append lock: offsets, encode, roll if due, write ──► the group's
+                      fsync ──► acknowledged
     enqueue       ──► append lock: offset, encode, queue ──► (later) one write for many,
                       one fsync at intervals, then ``on_durable``
     read          ──► segments from the one that holds the offset, forward
@@ -19,8 +21,8 @@ when they are queued.
 Locks, in the order in which they are taken: maintenance (retention,
 compaction, truncation, close: one at a time), append, then the right to sync
 (``group_commit``) and meta (list of segments, number of readers), which only a
-holder of the append lock takes together. An append does not hold the append
-lock while it waits for the disk.
+holder of the append lock takes together; the active segment has two of its own
+below these. An append does not hold the append lock while it waits for the disk.
 
 After any error of write, flush or fsync the log takes no writes until it is
 opened again. Nothing here starts a thread or looks at a clock of its own:

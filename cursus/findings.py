@@ -2172,16 +2172,16 @@ _add(
             "error",
             "ignores",
             None,
-            "The registration of a group could not be written; where its record may be there all the same, a restart says so, and the group takes nothing until then.",
-            "Ask again after a restart: until then the partition takes nothing.",
+            "The registration of a group could not be written, or whether it was is not known.",
+            "Ask again after a restart, which finds out; until then the group takes nothing.",
         ),
         FindingCode(
             "tombstone_write_failed",
             "error",
             "ignores",
             None,
-            "The tombstone of a group could not be written. The group lives; where the tombstone may be there all the same, a restart says so, and the group takes nothing until then.",
-            "Ask again after a restart: until then the partition takes nothing.",
+            "The tombstone of a group could not be written, or whether it was is not known.",
+            "Ask again after a restart, which finds out; until then the group takes nothing.",
         ),
     ]
 )

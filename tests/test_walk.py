@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,26 @@ def test_a_directory_that_becomes_a_link_is_not_followed(log_dir: Path, tmp_path
         (log_dir / "orders").symlink_to(tmp_path / "away")
         with pytest.raises(UnreadableError):
             evidence.open(f"orders/{LOG}")
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_pipe_with_the_inode_number_of_the_file_before_is_no_file(
+    at_work: bool, log_dir: Path
+) -> None:
+    """A file system gives the number of what is gone to the next that is made."""
+    path = "pipe"
+    os.mkfifo(log_dir / path)
+    with LogDirectory.at(str(log_dir)) as evidence:
+        evidence.in_use = at_work
+        found = os.lstat(log_dir / path)
+        seen = evidence.get(path)
+        assert seen is not None
+        evidence._by_path[path] = replace(
+            seen, type="file", kind=FileKind.HWM, dev=found.st_dev, ino=found.st_ino
+        )
+        with pytest.raises(UnreadableError) as error:
+            evidence.read(path, 100)
+        assert error.value.finding.code == "file_changed_while_reading"
 
 
 def test_a_file_that_was_exchanged_is_a_finding(log_dir: Path) -> None:

@@ -543,7 +543,9 @@ class LogDirectory:
             seen, at_work = (entry.dev, entry.ino), self._replaced_at_work(kind)
         else:
             seen, at_work = (found.st_dev, found.st_ino), False
-        if (after.st_dev, after.st_ino) != seen and not (at_work and stat.S_ISREG(after.st_mode)):
+        same = (after.st_dev, after.st_ino) == seen or at_work
+        # Numbers of inodes are used again: what has this one now may be a pipe.
+        if not same or not stat.S_ISREG(after.st_mode):
             os.close(fd)
             raise _changed(path, "replaced by another file")
         return EvidenceFile(fd, after.st_size)

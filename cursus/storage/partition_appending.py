@@ -161,10 +161,14 @@ class WritablePartition(ReadablePartition):
         return range(first, first + len(batch))
 
     def write_queued(self) -> int:
-        """Write one batch of queued records, without an fsync; return how many are left."""
+        """Write one batch of queued records, without an fsync; return how many are left.
+
+        Raises :class:`UnwritableError` also where none are: records of a write that
+        failed are not in the queue any more, and nowhere else.
+        """
         with self._append_lock:
+            self._must_be_writable()
             if self._queue:
-                self._must_be_writable()
                 self._write_some()
             return len(self._queue)
 

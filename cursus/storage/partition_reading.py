@@ -79,8 +79,10 @@ class ReadablePartition:
     @property
     def flushed(self) -> int:
         """Behind the last record that is written to the file."""
+        # In this order: a frame that is added in between is in neither of the answers.
+        written = self._written
         unwritten = self._active.unwritten
-        return self._written if unwritten is None else min(self._written, unwritten)
+        return written if unwritten is None else min(written, unwritten)
 
     @property
     def hwm(self) -> int:

@@ -20,6 +20,8 @@ from cursus import layout
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import compaction_marker
 from cursus.formats import record as codec
+from cursus.replay.interfaces import SegmentRef
+from cursus.replay.reduced import ProducerRuns
 from cursus.replay.startup import StartupConfig
 from inspect_db import digest, fixtures, load
 from inspect_db.index import open_index
@@ -490,6 +492,34 @@ def test_what_was_kept_is_not_believed_blindly(damage: str, tmp_path: Path) -> N
         connection.execute(damage)
         connection.commit()
     assert bench.update().full
+    bench.agrees()
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda found: dataclasses.replace(found, producers=()),
+        lambda found: dataclasses.replace(found, last_sequence=found.last_sequence * 0 - 1),
+    ],
+)
+def test_a_kept_batch_of_numbers_that_lead_nowhere_is_not_believed(
+    forge: Callable[[ProducerRuns], ProducerRuns], tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path)
+    with closing(sqlite3.connect(bench.index)) as connection:
+        for *key, data in connection.execute(
+            "select file_id, batch, data from kept_batches"
+        ).fetchall():
+            batch = kept.decode_batch(SegmentRef("", "", 0, 0, 0, False, False, False, False), data)
+            if len(batch.producers):
+                batch = dataclasses.replace(batch, producers=forge(batch.producers))
+                changed = kept.encode_batch(batch)
+                connection.execute(
+                    "update kept_batches set data = ? where file_id = ? and batch = ?",
+                    (changed, *key),
+                )
+        connection.commit()
+    assert bench.update().full == "the index is damaged"
     bench.agrees()
 
 

@@ -304,7 +304,7 @@ def test_a_segment_that_grew_while_it_was_read_is_not_read_again(
 def test_a_log_that_was_touched_while_it_was_read_is_compared(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     log = max(bench.logs("orders"), key=lambda path: path.name)
-    append(log)
+    append_large(log, 100_000)
     options = load.BuildOptions(AS_OF, update=True)
     found = load.build(str(bench.log_dir), str(bench.index), options, lambda *_: touch(log))
     assert found.changed

@@ -83,6 +83,10 @@ class BlockDigester:
             self.update(_ZEROS[:part])
             length -= part
 
+    def so_far(self) -> tuple[bytes, ...]:
+        """Digests of everything up to ``position``, to know it again."""
+        return (*self._digests, self._block.digest())
+
     def close(self) -> Blocks:
         """The digests, now that all bytes were seen."""
         digests = list(self._digests)
@@ -95,8 +99,8 @@ class DigestingDirectory(LogDirectory):
     """Evidence whose scans digest the bytes that they read."""
 
     hashes: bool = False
-    #: Digests of the first blocks of the segment that is scanned next, when it goes on.
-    known_blocks: Sequence[bytes] = ()
+    #: Of the segment that is scanned next, when it goes on: what was ``so_far`` where it does.
+    known: Sequence[bytes] = ()
     blocks: Blocks | None = None
 
     def scan(
@@ -111,9 +115,9 @@ class DigestingDirectory(LogDirectory):
     ) -> SegmentScan:
         """Scan a segment; ``blocks`` has its digests then, unless it could not be read whole."""
         self.blocks = None
-        known = self.known_blocks if after is not None else ()
-        digester = BlockDigester(whole=self.hashes, known=known)
-        seen = after is None or self._before(segment.path, after.end_position, digester)
+        known = self.known if after is not None else ()
+        digester = BlockDigester(whole=self.hashes, known=known[:-1])
+        seen = after is None or self._before(segment.path, after.end_position, digester, known)
 
         def take(position: int, part: memoryview) -> None:
             digester.update(part)
@@ -131,11 +135,11 @@ class DigestingDirectory(LogDirectory):
             self.blocks = digester.close()
         return scan
 
-    def _before(self, path: str, end: int, digester: BlockDigester) -> bool:
-        """Digest what stands before the bytes that a scan will read."""
+    def _before(self, path: str, end: int, digester: BlockDigester, known: Sequence[bytes]) -> bool:
+        """Digest what stands before the bytes that a scan will read; False if it is not known."""
         try:
             with self.open(path) as source:
-                return digest_up_to(source, end, digester)
+                return digest_up_to(source, end, digester) and digester.so_far() == tuple(known)
         except OSError:
             return False
 

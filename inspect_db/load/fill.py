@@ -18,9 +18,10 @@ from typing import Final
 import apsw
 
 from cursus.evidence.inventory import InventoryError, inventory_document, take_inventory
+from cursus.evidence.segment_scan import DEFAULT
 from cursus.evidence.walk import LogDirectory
 from cursus.formats import canonical_json
-from cursus.replay.interfaces import Entry, Evidence
+from cursus.replay.interfaces import Entry, Evidence, SegmentScan
 from cursus.replay.startup import Plan, plan
 from inspect_db.index import schema_scripts
 from inspect_db.load import pool
@@ -101,6 +102,7 @@ class _Fill:
         self.records = 0
         self._done = 0
         self._to_scan = 0
+        self._read_again: set[str] = set()
 
     def from_nothing(self) -> BuildResult:
         """A full build."""
@@ -134,6 +136,8 @@ class _Fill:
         with closing(self._scan(start)) as scans:
             for scanned in scans:
                 self._write_down(writer, scanned)
+                if not read_once(scanned.judged.scan):
+                    self._read_again.add(scanned.item.entry.path)
                 known.add(scanned.item.file_id, scanned.item.files, scanned.judged)
                 largest.add(scanned.item.files.ref, scanned.largest)
                 blocks = scanned.blocks
@@ -148,7 +152,7 @@ class _Fill:
         changed, appeared = _changed(evidence.log_dir, evidence.entries)
         load_changes(writer, changed, appeared, judged)
         load_build(writer, options, judged, document, refusal, len(changed) + len(appeared))
-        self._forget(writer, known.missed)
+        self._forget(writer, {*known.missed, *self._read_again.intersection(changed)})
         ((records,),) = connection.execute("select coalesce(sum(records), 0) from segment_sums")
         connection.execute("commit")
         return BuildResult(
@@ -200,7 +204,7 @@ class _Fill:
             writer.insert("kept_scans", [(item.file_id, text)])
 
     def _forget(self, writer: Writer, paths: Iterable[str]) -> None:
-        """What had to be looked at twice is to be scanned by the next update."""
+        """What was looked at twice, and may not have been the same, the next update scans."""
         for path in paths:
             self.connection.execute(
                 "delete from kept_scans where file_id = ?", (writer.ids.get(path),)
@@ -257,6 +261,15 @@ def _changed(log_dir: str, entries: Iterable[Entry]) -> tuple[tuple[str, ...], t
 def _stamp(entry: Entry) -> tuple[object, ...]:
     """What differs when a file was touched; its modification time alone can be put back."""
     return (entry.type, entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns)
+
+
+def read_once(scan: SegmentScan) -> bool:
+    """Were the bytes that this scan judged those that were digested?
+
+    By columns they are. A plain scan, of a small segment or behind the good frames,
+    reads by itself, before or after.
+    """
+    return scan.end == "clean" and scan.segment.size >= DEFAULT.plain_below
 
 
 def _let_the_clock_tick(entries: Iterable[Entry]) -> None:

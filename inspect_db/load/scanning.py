@@ -79,11 +79,12 @@ class Sums:
 class Grown:
     """What an earlier scan found before the end of the good frames, and left behind.
 
-    ``blocks``: digests of the whole blocks before that end; they have been compared.
+    ``known``: digests of everything before that end (``BlockDigester.so_far``); what
+    they are of has been compared.
     """
 
     after: SegmentScan
-    blocks: list[bytes]
+    known: tuple[bytes, ...]
     sums: Sums
     largest: list[Large]
     batches: int
@@ -125,7 +126,7 @@ class SegmentLoader:
             grown, after = item.grown, item.grown.after
             self._sums, self._largest = replace(grown.sums), list(grown.largest)
             self._batches = grown.batches
-            self.evidence.known_blocks = grown.blocks
+            self.evidence.known = grown.known
         judged = judge_segment(
             self.evidence, item.files, lambda batch: self._take(item, batch), after
         )

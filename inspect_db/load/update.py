@@ -33,7 +33,7 @@ from cursus.replay.interfaces import Entry
 from cursus.replay.segments import SegmentFiles, digest_of_entries, index_prefix
 from cursus.replay.startup import segments_to_judge
 from inspect_db.index import SCHEMA_VERSION, IndexFileError, open_index, schema_scripts
-from inspect_db.load.digests import BLOCK_BYTES, BlockDigester, digest_up_to, read_blocks
+from inspect_db.load.digests import BlockDigester, digest_up_to, read_blocks
 from inspect_db.load.files import Content
 from inspect_db.load.kept import KeptError, KeptScan, decode_scan
 from inspect_db.load.options import BuildOptions, config_text
@@ -279,13 +279,13 @@ class _Old:
         """What is known of a segment to which something was appended, and nothing else."""
         old, entry = self.files[files.ref.path], self._entry(files)
         scan, index = kept.judged.scan, files.index
-        # Whatever became of it while it was read: digests and scan were made in one pass.
+        # Whatever became of it while it was read: what is kept was read once (``fill``).
         if entry.size <= old.size or not may_go_on(kept, files, aggregates):
             return None
         if index is not None and not self._index_goes_on(kept, index):
             return None
-        blocks = self._begins_with(entry, old)
-        if blocks is None:
+        known = self._begins_with(entry, old, scan.end_position)
+        if known is None:
             return None
         row = self.connection.execute(
             "select * from segment_sums where file_id = ?", (old.file_id,)
@@ -295,8 +295,7 @@ class _Old:
             (old.file_id,),
         ).fetchall()
         sums = Sums(*cast(tuple[int, ...], row)[1:]) if row is not None else Sums()
-        whole = scan.end_position // BLOCK_BYTES
-        return Grown(scan, blocks[:whole], sums, kept.largest, int(str(batches)))
+        return Grown(scan, known, sums, kept.largest, int(str(batches)))
 
     def _index_goes_on(self, kept: KeptScan, index: Entry) -> bool:
         """Are the entries that were compared still there, and none new among them?"""
@@ -308,19 +307,21 @@ class _Old:
             return False
         return digest_of_entries(prefix, compared.entries) == compared.digest
 
-    def _begins_with(self, entry: Entry, old: _File) -> list[bytes] | None:
-        """Digests of the blocks that were read before, if they still stand at its beginning."""
+    def _begins_with(self, entry: Entry, old: _File, end: int) -> tuple[bytes, ...] | None:
+        """Digests of what stands before ``end``, if what was read before still stands there."""
         if old.content.content is None:
             return None
         digester = BlockDigester(whole=False)
         try:
             with self.evidence.open(entry.path) as source:
+                if not digest_up_to(source, end, digester):
+                    return None
+                known = digester.so_far()
                 if not digest_up_to(source, old.size, digester):
                     return None
         except OSError:
             return None
-        blocks = digester.close()
-        return blocks.digests if blocks.content == old.content.content else None
+        return known if digester.close().content == old.content.content else None
 
     def _entry(self, files: SegmentFiles) -> Entry:
         entry = self.evidence.get(files.ref.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cursus.formats.record import Record
 from cursus.storage.durable import real_file_system
 from cursus.storage.errors import WriteFailedError
 from cursus.storage.partition_log import PartitionStore
+from cursus.storage.segment_files import ActiveSegment
 
 LOG = Path("t", "partition_0_segment_00000000000000000000.log")
 
@@ -62,3 +64,54 @@ def test_flushed_is_never_ahead_of_the_file(tmp_path: Path) -> None:
     log._active = active
     assert flushed == 1
     assert b"second" not in (tmp_path / LOG).read_bytes()
+
+
+def test_a_frame_that_somebody_else_was_to_write_is_not_acknowledged_when_he_did_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch takes the gathered frames along; memory ends as they are joined."""
+    log = PartitionStore.open(real_file_system(), str(tmp_path), "t", 0)
+    log.append(Record(payload=b"first"))
+    real, wait = ActiveSegment._write, log._commit.wait
+    added, leads, taken = threading.Event(), threading.Event(), threading.Event()
+
+    def write(self: ActiveSegment, frames: list[bytes], offset: int) -> None:
+        if threading.current_thread().name == "batch":
+            taken.set()
+            leads.wait()
+            raise MemoryError
+        real(self, frames, offset)
+
+    def waits(end: int, sync: object) -> bool:
+        if threading.current_thread().name == "single":
+            added.set()
+            taken.wait()
+            leads.set()
+        return wait(end, sync)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ActiveSegment, "_write", write)
+    monkeypatch.setattr(log._commit, "wait", waits)
+    ends: dict[str, object] = {}
+
+    def single() -> None:
+        try:
+            ends["single"] = log.append(Record(payload=b"single"))
+        except WriteFailedError:
+            ends["single"] = "failed"
+
+    def batch() -> None:
+        with pytest.raises(MemoryError):
+            log.write([Record(payload=b"batch")])
+
+    threads = [
+        threading.Thread(target=single, name="single"),
+        threading.Thread(target=batch, name="batch"),
+    ]
+    threads[0].start()
+    added.wait()
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert b"single" not in (tmp_path / LOG).read_bytes()
+    assert ends["single"] == "failed"
+    assert log.hwm == 1

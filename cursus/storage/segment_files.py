@@ -11,6 +11,8 @@ Source: segments.md sections 2, 5 to 7.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
@@ -147,35 +149,35 @@ class ActiveSegment:
 
     def write_out(self) -> None:
         """Write what was gathered, in one write, and the index entries that are due."""
-        with self._writing:
-            self._must_be_whole()
+        with self._whole_or_nothing():
             with self._gathering:
                 frames, self._gathered = self._gathered, []
                 first = self._first_gathered
-            if not frames:
-                return
-            self._write(frames, first)
-            with self._gathering:
-                self.unwritten = self._first_gathered if self._gathered else None
+            if frames:
+                self._write(frames, first)
+                with self._gathering:
+                    self.unwritten = self._first_gathered if self._gathered else None
 
     def write_batch(self, frames: list[bytes], offset: int) -> None:
         """Frames of consecutive offsets from ``offset`` on, in one write, behind the others."""
         self.write_out()
-        with self._writing:
-            self._must_be_whole()
+        with self._whole_or_nothing():
             self._write(frames, offset)
             self._end = self.log.size
 
-    def _must_be_whole(self) -> None:
-        if self._broken:
-            raise WriteUnavailableError(self.log.path)
+    @contextmanager
+    def _whole_or_nothing(self) -> Iterator[None]:
+        """Whatever ends the block early may have left a hole: nothing may come behind it."""
+        with self._writing:
+            if self._broken:
+                raise WriteUnavailableError(self.log.path)
+            self._broken = True
+            yield
+            self._broken = False
 
     def _write(self, frames: list[bytes], offset: int) -> None:
-        # Until all of it stands there, whatever ends this: behind a hole nothing may come.
-        self._broken = True
         position = self.log.append(b"".join(frames))
         self._index(frames, offset, position)
-        self._broken = False
 
     def _index(self, frames: list[bytes], offset: int, position: int) -> None:
         """Entries for frames that stand from ``position`` on, where they are due."""

@@ -2034,6 +2034,14 @@ _add(
             "Look at free space and at the device. Ask again; if it stays, restart.",
         ),
         FindingCode(
+            "storage_closed",
+            "error",
+            "ignores",
+            None,
+            "The storage was closed; nothing was done.",
+            "Start it again and ask the one that is open.",
+        ),
+        FindingCode(
             "txn_marker_invalid",
             "error",
             "ignores",

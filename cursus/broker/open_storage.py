@@ -18,6 +18,10 @@ all of them), aggregates, one stripe (offsets of a group), producers of a
 partition. Partitions have their own; what waits for the disk there holds
 nothing that another producer or another group would need.
 
+Closing takes topics, journal and aggregates. Whatever opens files holds one of these
+for as long as it runs, and has looked, with the lock held, whether the storage is
+still open; other operations end at a partition, which refuses when it is closed.
+
 Source: broker.md section 2; consumer-metadata.md sections 1, 7; journal.md
 sections 2.2, 4, 6; manifest.md section 5.
 """
@@ -35,6 +39,7 @@ from cursus.broker import references
 from cursus.broker.commit_port import StorageCommitPort
 from cursus.broker.derived_state import DerivedState, Key
 from cursus.broker.machine import Machine
+from cursus.broker.open_aggregates import OpenAggregates
 from cursus.broker.partition_producers import PartitionProducers
 from cursus.findings import Step
 from cursus.formats import transaction_journal as tj
@@ -95,10 +100,10 @@ class OpenStorage:
         self._consumers: ConsumerLog
         self._journal: JournalStore | None = None
         self._stripes = tuple(RLock() for _ in range(_STRIPES))
-        self._aggregate_lock = RLock()
-        self._aggregates: dict[Key, AggregateStore] = {}
+        self._aggregates = OpenAggregates(self._files, log_dir)
         self._emptied: set[str] = set()
         self._watcher: Watcher | None = None
+        self._closed = False
 
     # -- opening -------------------------------------------------------------------------
 
@@ -108,6 +113,10 @@ class OpenStorage:
         Raises ``StoreError``, ``FormatError`` and ``OSError``; :attr:`step` then is
         the one that failed, and :meth:`abandon` lets go of what is open.
         """
+        with self._while_open(self._topic_lock, self._journal_lock):
+            self._carry_out(plan)
+
+    def _carry_out(self, plan: Plan) -> None:
         self._manifest = ManifestStore.from_replay(
             self._files,
             self.log_dir,
@@ -253,6 +262,23 @@ class OpenStorage:
         """The last state of every transactional id."""
         return self._open_journal_store().transactions
 
+    @contextmanager
+    def _while_open(self, *locks: RLock) -> Iterator[None]:
+        """Hold ``locks``, given in their order, of a storage that is not closed meanwhile.
+
+        One of them is a lock that :meth:`close` takes. Raises ``StoreError``
+        ``storage_closed``.
+        """
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            self._require_open()
+            yield
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreError("storage_closed", path=self.log_dir)
+
     def _stripe(self, name: object) -> RLock:
         """The lock of one group; a few share one."""
         return self._stripes[hash(name) % _STRIPES]
@@ -276,7 +302,7 @@ class OpenStorage:
 
     def create_topic(self, name: str, given: Mapping[str, Any]) -> TopicChange:
         """Create a topic, or change one: more partitions, another policy."""
-        with self._topic_lock:
+        with self._while_open(self._topic_lock):
             if name not in self._manifest.definitions:
                 references.require_unreferenced(self._consumers, name)
             change = self._manifest.create(name, given)
@@ -307,7 +333,7 @@ class OpenStorage:
         Its groups stay as long as a crash could bring the topic back. Asked again, it
         goes on with what is left.
         """
-        with self._topic_lock, self._journal_lock:
+        with self._while_open(self._topic_lock, self._journal_lock):
             references.require_no_transaction(self._open_journal_store(), self._consumers, name)
             if name in self._manifest.leftover and name not in self._manifest.definitions:
                 gone = self._manifest.remove_leftover(name)
@@ -319,7 +345,7 @@ class OpenStorage:
 
     def truncate_topic(self, name: str, expected_revision: int) -> TopicDefinition:
         """Empty a topic: its partitions begin at offset 0 again, its groups are gone."""
-        with self._topic_lock, self._journal_lock:
+        with self._while_open(self._topic_lock, self._journal_lock):
             references.require_no_transaction(self._open_journal_store(), self._consumers, name)
             definition = self._manifest.truncate(
                 name,
@@ -332,15 +358,14 @@ class OpenStorage:
 
     def _release(self, topic: str) -> None:
         """Close everything that holds files of a topic."""
-        with self._aggregate_lock, ExitStack() as stack:
+        with self._aggregates.lock, ExitStack() as stack:
             for key in [key for key in self.partitions if key[0] == topic]:
                 if self._watcher is not None:
                     self._watcher.closing(key, self.partitions[key])
                 self._derived.closing(key)
                 # All of them, whatever one of them says: nobody may write there any more.
                 stack.callback(self.partitions.pop(key).close)
-                if key in self._aggregates:
-                    stack.callback(self._aggregates.pop(key).close)
+                stack.callback(self._aggregates.drop, key)
 
     def _forget(self, topic: str) -> None:
         """Remove the groups and the references of transactions to a topic that is gone."""
@@ -359,6 +384,7 @@ class OpenStorage:
         sequence, the rules of journal.md section 6.3 apply: what is there already
         is not appended again, and a batch that breaks a rule is refused as a whole.
         """
+        self._require_open()
         _forbid_internal(topic)
         with self._beside_aggregates(topic, partition, records):
             return self._append(topic, partition, records)
@@ -370,6 +396,7 @@ class OpenStorage:
         :meth:`publish` apply. Events of an aggregate are durable when this returns: the
         version of the next one depends on them.
         """
+        self._require_open()
         _forbid_internal(topic)
         if self._are_events(topic, records):
             return self.publish(topic, partition, records)
@@ -399,13 +426,11 @@ class OpenStorage:
         if not self._are_events(topic, records):
             yield
             return
-        with self._aggregate_lock:
+        with self._while_open(self._aggregates.lock):
             try:
                 yield
             finally:
-                known = self._aggregates.pop((topic, partition), None)
-                if known is not None:
-                    known.close()
+                self._aggregates.drop((topic, partition))
 
     def _append(self, topic: str, partition: int, records: Sequence[Record]) -> range:
         key = (topic, partition)
@@ -438,7 +463,7 @@ class OpenStorage:
 
     def register_group(self, group: str, topic: str, partition_count: int) -> bool:
         """Register a group; False when it is registered already, just so."""
-        with self._topic_lock, self._group_lock, self._stripe(group):
+        with self._while_open(self._topic_lock, self._group_lock, self._stripe(group)):
             self._require_not_pending(group, topic)
             return self._consumers.register(topic, group, partition_count)
 
@@ -447,7 +472,7 @@ class OpenStorage:
 
         Refused as long as a decided commit has an offset for it (``group_referenced``).
         """
-        with self._topic_lock, self._journal_lock:
+        with self._while_open(self._topic_lock, self._journal_lock):
             journal, where = self._open_journal_store(), layout.INTERNAL_TOPIC
             references.require_no_pledge(journal, "group_referenced", where, {group})
             with self._group_lock, self._stripe(group):
@@ -456,6 +481,7 @@ class OpenStorage:
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Commit the next offsets to read; False when nothing differs."""
         with self._stripe(group):
+            self._require_open()
             self._require_not_pending(group, topic)
             return self._consumers.commit_batch(group, topic, offsets.items())
 
@@ -476,17 +502,17 @@ class OpenStorage:
 
     def journal_append(self, values: Mapping[str, Any]) -> None:
         """Make a state of a transaction durable; members that are not given are zero."""
-        with self._journal_lock:
+        with self._while_open(self._journal_lock):
             self._open_journal_store().append(tj.transaction(**values))
 
     def compact_journal(self) -> None:
         """Rewrite the journal without superseded frames."""
-        with self._journal_lock:
+        with self._while_open(self._journal_lock):
             self._open_journal_store().compact()
 
     def finish_transaction(self, transactional_id: str) -> Transaction:
         """Carry out a commit that is decided."""
-        with self._journal_lock:
+        with self._while_open(self._journal_lock):
             journal = self._open_journal_store()
             clock = self._machine.moment
             return finish_commit(journal, transactional_id, StorageCommitPort(self), clock=clock)
@@ -496,6 +522,7 @@ class OpenStorage:
 
         Their producers are noted before anybody can take the records for old ones.
         """
+        self._require_open()
         key = (topic, partition)
         log, producers = self.partition(*key), self.producers[key]
         with self._beside_aggregates(topic, partition, records):
@@ -512,6 +539,7 @@ class OpenStorage:
     ) -> None:
         """Offsets of a commit that is decided, for the life of the group that staged them."""
         with self._stripe(group):
+            self._require_open()
             self._consumers.commit_prepared(group, topic, offsets, registration_epoch)
 
     # -- maintenance ----------------------------------------------------------------------------
@@ -522,6 +550,7 @@ class OpenStorage:
         What its producers have sent is on the disk before the records that say so
         go: a retry that arrives after a crash would be appended twice.
         """
+        self._require_open()
         log = self.partition(topic, partition)
         *closed, active = log.segments
         if closed and not self._derived.save_producers((topic, partition)):
@@ -530,6 +559,7 @@ class OpenStorage:
 
     def compact(self, topic: str, partition: int) -> CompactionResult:
         """One compaction pass over a partition."""
+        self._require_open()
         return self.partition(topic, partition).compact()
 
     def forget_producers(self, topic: str, partition: int, ttl_ns: int) -> int | None:
@@ -539,7 +569,7 @@ class OpenStorage:
         by its producer only. ``None`` when the checkpoint without them cannot be written:
         then nobody is forgotten.
         """
-        with self._topic_lock, self._journal_lock:
+        with self._while_open(self._topic_lock, self._journal_lock):
             under_way = self._open_journal_store().producers_under_way
             return self._derived.forget((topic, partition), ttl_ns, under_way)
 
@@ -547,21 +577,15 @@ class OpenStorage:
 
     def aggregates(self, topic: str, partition: int) -> AggregateStore:
         """The aggregates of a partition, built from its log at first use."""
-        with self._aggregate_lock:
-            found = self._aggregates.get((topic, partition))
-            if found is None:
-                log = self.partition(topic, partition)
-                if not self._definition(topic).event_sourcing:
-                    raise StoreError("event_sourcing_required", path=topic)
-                events = _events(log)
-                found = self._aggregates[topic, partition] = AggregateStore.open(
-                    self._files, self.log_dir, topic, partition, events, log_start=log.log_start
-                )
-            return found
+        with self._while_open(self._aggregates.lock):
+            log = self.partition(topic, partition)
+            if not self._definition(topic).event_sourcing:
+                raise StoreError("event_sourcing_required", path=topic)
+            return self._aggregates.of(log)
 
     def append_event(self, topic: str, partition: int, record: Record) -> int:
         """Append an event whose ``aggregate_version`` is the next one of its key."""
-        with self._aggregate_lock:
+        with self._while_open(self._aggregates.lock):
             aggregates = self.aggregates(topic, partition)
             aggregates.check(record.key, record.aggregate_version)
             offsets = self._append(topic, partition, [record])
@@ -574,14 +598,14 @@ class OpenStorage:
             except StoreError:
                 # The event is there; only what is derived from the log is not, and is
                 # built anew before anybody looks at it again.
-                self._aggregates.pop((topic, partition)).close()
+                self._aggregates.drop((topic, partition))
             return offset
 
     def save_aggregate_snapshot(
         self, topic: str, partition: int, key: bytes, version: int, payload: bytes
     ) -> None:
         """Save the state of an aggregate; on the disk when it returns."""
-        with self._aggregate_lock:
+        with self._while_open(self._aggregates.lock):
             self.aggregates(topic, partition).save_snapshot(key, version, payload)
 
     # -- checkpoints, and the end -----------------------------------------------------------------
@@ -591,42 +615,44 @@ class OpenStorage:
 
         A write that fails leaves the file that was there; the stores keep a warning.
         """
-        self._derived.checkpoint()
+        with self._while_open(self._topic_lock):
+            self._derived.checkpoint()
 
     def checkpoint_due(self) -> dict[Key, str | None]:
         """Write those that changed, at most every 250 ms each; the warning of each of them."""
+        self._require_open()
         return self._derived.checkpoint_due()
 
     def close(self) -> None:
         """Ordered shutdown: logs, checkpoints, aggregates, journal.
 
-        Raises the first error; everything is let go all the same.
+        Operations that run are waited for; every later one is refused. Raises the first
+        error; everything is let go all the same. Closing twice is allowed.
         """
-        with ExitStack() as stack:
+        with self._topic_lock, self._journal_lock, self._aggregates.lock, ExitStack() as stack:
+            if self._closed:
+                return
             if self._journal is not None:
                 stack.callback(self._journal.close)
-            for store in self._aggregates.values():
-                stack.callback(store.close)
-            stack.callback(self.checkpoint)
-            for log in self.partitions.values():
+            stack.callback(self._aggregates.close)
+            # A pass that has begun finds nothing any more: the files are the next owner's.
+            stack.callback(self._derived.write_no_more)
+            stack.callback(self._derived.checkpoint)
+            for log in tuple(self.partitions.values()):
                 stack.callback(log.close)
+            self._closed = True
 
     def abandon(self) -> None:
         """Let go of what is open after a start that failed."""
-        self._derived.write_no_more()
-        with suppress(StoreError, OSError):
-            self.close()
+        with self._topic_lock:
+            self._derived.write_no_more()
+            with suppress(StoreError, OSError):
+                self.close()
 
 
 def _forbid_internal(topic: str) -> None:
     if topic == layout.INTERNAL_TOPIC:
         raise StoreError("internal_topic_write_forbidden", f"{topic} cannot be written to")
-
-
-def _events(log: PartitionStore) -> Iterator[tuple[bytes, int, int]]:
-    for record in log.records(log.log_start):
-        if record.key and record.aggregate_version:
-            yield record.key, record.aggregate_version, record.offset
 
 
 def _written(log: PartitionStore, end: int) -> int:

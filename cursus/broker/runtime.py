@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import RLock
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -111,6 +112,8 @@ class Runtime:
         self.plan: Plan
         self._machine = machine
         self._lock = lock
+        #: Who closes second comes back when it is done.
+        self._closing = RLock()
 
     @classmethod
     def start(
@@ -197,17 +200,19 @@ class Runtime:
     def close(self) -> None:
         """Ordered shutdown; the lock goes last. Closing twice is allowed.
 
+        Whoever still has the storage is refused from then on (``storage_closed``).
         Raises the first error of what could not be made durable; everything is
         let go all the same.
         """
-        storage, self.storage = self.storage, None
-        background, self.background = self.background, None
-        lock, self._lock = self._lock, None
-        try:
-            if background is not None:
-                background.stop()
-        finally:
-            self._let_go(storage, lock)
+        with self._closing:
+            storage, self.storage = self.storage, None
+            background, self.background = self.background, None
+            lock, self._lock = self._lock, None
+            try:
+                if background is not None:
+                    background.stop()
+            finally:
+                self._let_go(storage, lock)
 
     @staticmethod
     def _let_go(storage: OpenStorage | None, lock: HeldLock | None) -> None:

@@ -80,6 +80,7 @@ class AggregateStore:
         self._aggregates: dict[bytes, _Aggregate] = {}
         self._snapshots: dict[bytes, _Snapshot] = {}
         self._snapshots_end = 0
+        self._closed = False
 
     @classmethod
     def open(
@@ -112,9 +113,19 @@ class AggregateStore:
         return store
 
     def close(self) -> None:
-        """Close the files; closing twice is allowed."""
+        """Close the files; closing twice is allowed.
+
+        Afterwards nothing is read or written (``aggregate_write_failed``): the files may
+        be those of somebody else by then.
+        """
+        self._closed = True
         while self._open:
             self._open.popitem()[1].close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            text = f"the aggregates {self._shown} are closed"
+            raise StoreError("aggregate_write_failed", text, path=self._shown)
 
     # -- events ------------------------------------------------------------------------
 
@@ -151,6 +162,7 @@ class AggregateStore:
         ``aggregate_write_failed`` when the files could not be written: then
         :meth:`rebuild` before anything else.
         """
+        self._require_open()
         self.check(key, version)
         try:
             self._index([(key, version, offset)])
@@ -163,6 +175,7 @@ class AggregateStore:
         Raises :class:`StoreError` ``stream_index_gap``, or
         ``aggregate_write_failed``; then the index is empty.
         """
+        self._require_open()
         self._aggregates.clear()
         try:
             for kind in (FileKind.AGGREGATE_INDEX, FileKind.AGGREGATE_KEYS):
@@ -230,6 +243,7 @@ class AggregateStore:
 
         Raises :class:`StoreError`; the snapshot before is the one that counts then.
         """
+        self._require_open()
         if version > self.version(key):
             raise StoreError("snapshot_version_exceeds_stream", path=self._shown)
         if not payload or len(payload) > MAX_PAYLOAD_BYTES or len(key) > MAX_KEY_BYTES:
@@ -248,6 +262,7 @@ class AggregateStore:
 
     def snapshot(self, key: bytes) -> tuple[int, bytes] | None:
         """Version and payload of the latest snapshot of a key. Raises :class:`StoreError`."""
+        self._require_open()
         found = self._snapshots.get(key)
         if found is None:
             return None

@@ -142,7 +142,7 @@ def closed(log_dir: Path) -> tuple[OpenStorage, Runtime, AggregateStore]:
 
 
 def test_every_operation_of_a_storage_is_known_here() -> None:
-    public = {name for name in vars(OpenStorage) if not name.startswith("_")}
+    public = {name for name in dir(OpenStorage) if not name.startswith("_")}
     assert public == {name.split(",")[0] for name in OPERATIONS} | HARMLESS
 
 

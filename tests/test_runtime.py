@@ -408,7 +408,7 @@ def _umask() -> int:
 
 
 def test_operations_that_are_refused_change_nothing(tmp_path: Path) -> None:
-    with Runtime.start(str(tmp_path)) as runtime:
+    with Runtime.start(str(tmp_path), background=False) as runtime:
         storage = runtime.storage
         assert storage is not None
         storage.create_topic("orders", {"partitions": 1})

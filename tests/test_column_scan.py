@@ -25,7 +25,7 @@ from cursus.evidence import frame_walk
 from cursus.evidence.plain_scan import scan_plain
 from cursus.evidence.segment_scan import Tuning, scan_segment
 from cursus.evidence.walk import LogDirectory
-from cursus.evidence.window import OnBytes, ScanBuffer
+from cursus.evidence.window import OnBytes
 from cursus.formats import offset_index
 from cursus.formats.offset_index import Prefix
 from cursus.formats.record import MAX_RECORD_BYTES, Record, encode_frame
@@ -562,16 +562,6 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
     assert len(kept) > 5
     again = b"".join(encode_frame(item.record) for item in itertools.chain(*kept))
     assert again == data
-
-
-def test_memory_is_used_again_from_scan_to_scan() -> None:
-    buffer = ScanBuffer()
-    data = log_of(records(3000, random.Random(2)))
-    tuning = Tuning(window=20_000, plain_below=0)
-    scan_segment(IntoSource(data), ref(len(data)), None, buffer=buffer, tuning=tuning)
-    memory = buffer.raw
-    scan_segment(IntoSource(data), ref(len(data)), None, buffer=buffer, tuning=tuning)
-    assert buffer.raw is memory
 
 
 def test_the_largest_record_and_small_ones_around_it() -> None:

@@ -11,8 +11,6 @@ Source: segments.md sections 2, 5 to 7.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
@@ -149,7 +147,8 @@ class ActiveSegment:
 
     def write_out(self) -> None:
         """Write what was gathered, in one write, and the index entries that are due."""
-        with self._whole_or_nothing():
+        with self._writing:
+            self._begin()
             with self._gathering:
                 frames, self._gathered = self._gathered, []
                 first = self._first_gathered
@@ -157,23 +156,22 @@ class ActiveSegment:
                 self._write(frames, first)
                 with self._gathering:
                     self.unwritten = self._first_gathered if self._gathered else None
+            self._broken = False
 
     def write_batch(self, frames: list[bytes], offset: int) -> None:
         """Frames of consecutive offsets from ``offset`` on, in one write, behind the others."""
         self.write_out()
-        with self._whole_or_nothing():
+        with self._writing:
+            self._begin()
             self._write(frames, offset)
             self._end = self.log.size
-
-    @contextmanager
-    def _whole_or_nothing(self) -> Iterator[None]:
-        """Whatever ends the block early may have left a hole: nothing may come behind it."""
-        with self._writing:
-            if self._broken:
-                raise WriteUnavailableError(self.log.path)
-            self._broken = True
-            yield
             self._broken = False
+
+    def _begin(self) -> None:
+        """Until it is over, whatever ends a write may leave a hole: nothing may come behind it."""
+        if self._broken:
+            raise WriteUnavailableError(self.log.path)
+        self._broken = True
 
     def _write(self, frames: list[bytes], offset: int) -> None:
         position = self.log.append(b"".join(frames))
